@@ -1,0 +1,369 @@
+/* The producer's work: step the worlds, run the policy, write trajectory slots in place.
+ *
+ * Data flow of one slot: wait for credit and room, announce the acting version, copy its weights, claim the slot,
+ * then T times policy -> action row t -> simulators -> observation row t+1, then commit. Nothing is copied but the
+ * first observation row, which is the last of the slot before. */
+#include "rollout.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../sims/host.h"
+#include "../sims/rng.h"
+#include "policy.h"
+
+#define WAIT_SLICE_NS 100000000ull
+#define NOISE_STREAM 0x6e6f697365ull /* keeps action noise apart from world seeds */
+
+typedef struct rollout {
+    const hr_plan *plan;
+    hr_control *control;
+    hr_ring *ring;
+    const hr_weights *weights;
+    hr_policy *policy;
+    sim_host host;
+
+    float *flat;     /* weights as copied from the channel */
+    uint64_t loaded; /* their version; HR_NONE: none yet */
+
+    size_t row_bytes, mask_bytes, action_bytes; /* of one step of all agents */
+    unsigned char *next_obs;   /* observation to act on: row T of the slot before, or `first_obs` */
+    unsigned char *first_obs;  /* [B, obs] from the worlds' first reset */
+    uint8_t *next_mask;        /* [B, logits] of that observation */
+    float *state;              /* [B, S] recurrent state */
+    uint8_t *reset_before;     /* [B] zero the state before the next step */
+    float *clipped;            /* [B, heads] continuous actions as the simulator gets them */
+    unsigned char *scratch;    /* one payload for segments that are stepped and not written; NULL until needed */
+    unsigned char *ended;      /* [B] host_episode records of one step */
+    uint64_t noise_key, step;  /* step: of every agent of this ring */
+} rollout;
+
+typedef enum outcome { DONE, STOPPED, FAILED } outcome;
+
+static uint64_t since(uint64_t *mark) {
+    uint64_t now = hr_now_ns(), passed = now - *mark;
+    *mark = now;
+    return passed;
+}
+
+/* Where a field lies: in the claimed slot, or in the scratch payload of a segment that is not written. */
+static void *field(const rollout *r, unsigned char *payload, hr_field_id id) {
+    if (payload == NULL) return hr_ring_field(r->ring, id);
+    return r->plan->field[id].dtype == 0 ? NULL : payload + r->plan->field[id].offset;
+}
+
+static void *row(void *base, size_t bytes, uint32_t t) { return base == NULL ? NULL : (unsigned char *)base + bytes * t; }
+
+/* Copies the newest weights if they are newer than those in hand. In async alone; never torn. */
+static void pick_up_newest(rollout *r) {
+    uint64_t published;
+    uint64_t mark = hr_now_ns();
+    while ((published = hr_weights_published(r->weights)) != r->loaded) {
+        if (hr_weights_copy(r->weights, published, r->flat)) {
+            hr_policy_load(r->policy, r->flat);
+            r->loaded = published;
+            hr_control_add(r->control, HR_P_pickups, 1);
+            hr_control_add(r->control, HR_P_pickup_ns, since(&mark));
+            return;
+        }
+        hr_control_add(r->control, HR_P_pickup_retries, 1);
+    }
+}
+
+/* Sleeps until a version other than `seen` is published. */
+static outcome wait_published(rollout *r, uint64_t seen) {
+    uint64_t mark = hr_now_ns();
+    hr_control_pulse(r->control, HR_PHASE_WAIT_VERSION, r->step, mark);
+    hr_ring_wait_published(r->ring, r->weights, seen, WAIT_SLICE_NS);
+    hr_control_add(r->control, HR_P_wait_version_ns, since(&mark));
+    return hr_control_stop(r->control) == HR_RUN ? DONE : STOPPED;
+}
+
+/* Async: shows the acting version and takes weights that are at least as new. */
+static outcome take_announced(rollout *r, uint64_t *version) {
+    while (hr_weights_published(r->weights) == HR_NONE)
+        if (wait_published(r, HR_NONE) == STOPPED) return STOPPED;
+    for (;;) {
+        *version = hr_ring_announce(r->ring, r->weights);
+        if (r->loaded == *version) return DONE;
+        uint64_t mark = hr_now_ns();
+        bool good = hr_weights_copy(r->weights, *version, r->flat);
+        hr_control_add(r->control, HR_P_pickup_ns, since(&mark));
+        if (good) {
+            hr_policy_load(r->policy, r->flat);
+            r->loaded = *version;
+            hr_control_add(r->control, HR_P_pickups, 1);
+            return DONE;
+        }
+        hr_control_add(r->control, HR_P_pickup_retries, 1);
+    }
+}
+
+/* Sync and lagged: waits for the one version this slot is due and takes it. */
+static outcome take_exact(rollout *r, uint64_t *version) {
+    *version = hr_ring_exact_version(r->ring);
+    for (;;) {
+        uint64_t published = hr_weights_published(r->weights);
+        if (published != HR_NONE && published >= *version) break;
+        if (wait_published(r, published) == STOPPED) return STOPPED;
+    }
+    if (r->loaded == *version) return DONE;
+    uint64_t mark = hr_now_ns();
+    if (!hr_weights_copy(r->weights, *version, r->flat)) {
+        fprintf(stderr, "version %llu left the weights channel before it was used: the channel has %u buffers, too few\n",
+                (unsigned long long)*version, r->weights->buffers);
+        return FAILED;
+    }
+    hr_policy_load(r->policy, r->flat);
+    r->loaded = *version;
+    hr_control_add(r->control, HR_P_pickups, 1);
+    hr_control_add(r->control, HR_P_pickup_ns, since(&mark));
+    return DONE;
+}
+
+/* What the simulator gets of continuous actions: the sample, clipped to the bounds. */
+static const void *actions_for_simulator(rollout *r, const void *actions) {
+    if (!r->plan->continuous) return actions;
+    const float *sample = actions;
+    for (uint32_t i = 0; i < r->plan->agents; i++)
+        for (uint32_t h = 0; h < r->plan->heads; h++) {
+            float x = sample[i * r->plan->heads + h], low = r->plan->action_low[h], high = r->plan->action_high[h];
+            r->clipped[i * r->plan->heads + h] = x < low ? low : x > high ? high : x;
+        }
+    return r->clipped;
+}
+
+/* Appends the episodes that ended in one step to the slot's records. */
+static uint64_t record_episodes(const rollout *r, unsigned char *records, uint64_t count, int ended) {
+    for (int i = 0; i < ended; i++) {
+        const host_episode *from = (const host_episode *)(r->ended + (size_t)i * host_episode_bytes(r->host.api));
+        hr_episode *to = (hr_episode *)(records + (count + (uint64_t)i) * r->plan->episode_bytes);
+        *to = (hr_episode){.version = (int64_t)r->loaded, .agent = from->agent, .length = from->length, .ret = from->value};
+        memcpy(to->statistics, from->statistics, r->plan->statistics * sizeof(float));
+    }
+    return count + (uint64_t)ended;
+}
+
+static unsigned long long failed_world(const rollout *r) {
+    return r->plan->first_world + (unsigned long long)r->host.failed_world;
+}
+
+/* Steps one segment of `horizon` steps into the claimed slot, or into `payload` where that is not NULL. */
+static outcome fill(rollout *r, unsigned char *payload, hr_facts *facts) {
+    const hr_plan *plan = r->plan;
+    unsigned char *obs = field(r, payload, HR_OBS), *records = field(r, payload, HR_EPISODES);
+    uint8_t *mask = field(r, payload, HR_MASK), *terminated = field(r, payload, HR_TERMINATED);
+    uint8_t *truncated = field(r, payload, HR_TRUNCATED), *valid = field(r, payload, HR_VALID);
+    float *logprob = field(r, payload, HR_LOGPROB), *reward = field(r, payload, HR_REWARD);
+    void *action = field(r, payload, HR_ACTION), *state0 = field(r, payload, HR_STATE0);
+    int64_t *version = field(r, payload, HR_VERSION);
+    uint32_t agents = plan->agents, horizon = plan->horizon;
+
+    memmove(obs, r->next_obs, r->row_bytes);
+    if (mask) memcpy(mask, r->next_mask, r->mask_bytes);
+    if (state0) {
+        for (uint32_t i = 0; i < agents; i++)
+            if (r->reset_before[i]) memset(r->state + (size_t)i * plan->state_width, 0, plan->state_width * sizeof(float));
+        memset(r->reset_before, 0, agents);
+        memcpy(state0, r->state, (size_t)agents * plan->state_width * sizeof(float));
+    }
+    *facts = (hr_facts){0};
+    uint64_t mark = hr_now_ns(), policy_ns = 0, sim_ns = 0;
+    for (uint32_t t = 0; t < horizon; t++) {
+        if (plan->mode == HR_ASYNC) {
+            if (hr_control_stop(r->control) != HR_RUN) {
+                hr_control_add(r->control, HR_P_abandoned_steps_stop, facts->valid_steps);
+                return STOPPED;
+            }
+            if (plan->pickup == HR_PICKUP_STEP && t > 0) {
+                pick_up_newest(r);
+                mark = hr_now_ns();
+            }
+        }
+        hr_control_pulse(r->control, HR_PHASE_STEP, r->step, mark);
+        for (uint32_t g = 0; g < plan->groups; g++) version[(size_t)t * plan->groups + g] = (int64_t)r->loaded;
+        hr_policy_act(r->policy, row(obs, r->row_bytes, t), row(mask, r->mask_bytes, t), r->state, r->reset_before,
+                      r->noise_key, plan->first_agent, r->step, 0, row(action, r->action_bytes, t),
+                      logprob + (size_t)t * agents);
+        policy_ns += since(&mark);
+
+        /* The mask of row T belongs to the next slot's first step. */
+        uint8_t *mask_after = t + 1 < horizon ? row(mask, r->mask_bytes, t + 1) : r->next_mask;
+        host_rows rows = {
+            .actions = actions_for_simulator(r, row(action, r->action_bytes, t)),
+            .obs = row(obs, r->row_bytes, t + 1),
+            .mask = mask ? mask_after : NULL,
+            .rewards = reward + (size_t)t * agents,
+            .terminated = terminated + (size_t)t * agents,
+            .truncated = truncated + (size_t)t * agents,
+            .valid = valid + (size_t)t * agents,
+        };
+        int ended = host_step(&r->host, &rows, r->ended);
+        sim_ns += since(&mark);
+        if (ended < 0) {
+            fprintf(stderr, "simulator %s: world %llu failed at step %llu (%d)\n", plan->sim, failed_world(r),
+                    (unsigned long long)r->step, ended);
+            return FAILED;
+        }
+        facts->episodes = record_episodes(r, records, facts->episodes, ended);
+        const uint8_t *term = terminated + (size_t)t * agents, *live = valid + (size_t)t * agents;
+        uint32_t valid_agents = 0;
+        for (uint32_t i = 0; i < agents; i++) {
+            valid_agents += live[i];
+            r->reset_before[i] = (uint8_t)(term[i] | (live[i] ^ 1u));
+        }
+        facts->valid_steps += valid_agents;
+        r->step++;
+    }
+    facts->newest_version = r->loaded;
+    r->next_obs = row(obs, r->row_bytes, horizon);
+    hr_control_add(r->control, HR_P_policy_ns, policy_ns);
+    hr_control_add(r->control, HR_P_sim_ns, sim_ns);
+    return DONE;
+}
+
+static void count_committed(rollout *r, const hr_facts *facts) {
+    const hr_plan *plan = r->plan;
+    uint64_t rows = (uint64_t)plan->horizon * plan->agents, now = hr_now_ns();
+    hr_control *c = r->control;
+    hr_control_add(c, HR_P_steps, facts->valid_steps);
+    hr_control_add(c, HR_P_invalid_steps, rows - facts->valid_steps);
+    hr_control_add(c, HR_P_slots, 1);
+    hr_control_add(c, HR_P_episodes, facts->episodes);
+    hr_control_add(c, HR_P_bytes_packed, rows * plan->packed_step_bytes);
+    hr_control_add(c, HR_P_bytes_unpacked, rows * plan->unpacked_step_bytes);
+    hr_control_set(c, HR_P_last_commit_ns, now);
+}
+
+/* One segment that a dropping policy has no room for: the worlds go on, the ring gets a hole. */
+static outcome step_without_room(rollout *r) {
+    if (r->scratch == NULL) r->scratch = aligned_alloc(64, (r->plan->payload_bytes + 63) / 64 * 64);
+    if (r->scratch == NULL) {
+        fprintf(stderr, "no memory for a scratch slot of %llu bytes\n", (unsigned long long)r->plan->payload_bytes);
+        return FAILED;
+    }
+    hr_facts facts;
+    while (hr_weights_published(r->weights) == HR_NONE)
+        if (wait_published(r, HR_NONE) == STOPPED) return STOPPED;
+    pick_up_newest(r);
+    outcome done = fill(r, r->scratch, &facts);
+    if (done == DONE) {
+        /* The scratch payload is used again, so its last row moves out of the way of its first. */
+        memcpy(r->first_obs, r->next_obs, r->row_bytes);
+        r->next_obs = r->first_obs;
+        hr_ring_skip(r->ring);
+    }
+    return done;
+}
+
+static outcome produce_slot(rollout *r) {
+    uint64_t version;
+    bool exact = r->plan->mode == HR_EXACT;
+    outcome taken = exact ? take_exact(r, &version) : take_announced(r, &version);
+    if (taken != DONE) {
+        hr_ring_abort(r->ring);
+        return taken;
+    }
+    if (hr_ring_claim(r->ring, version) != 0) {
+        hr_ring_abort(r->ring); /* a lease won the slot meanwhile; the announcement is withdrawn */
+        return DONE;
+    }
+    hr_facts facts;
+    outcome filled = fill(r, NULL, &facts);
+    if (filled != DONE) {
+        hr_ring_abort(r->ring);
+        return filled;
+    }
+    hr_ring_commit(r->ring, &facts);
+    count_committed(r, &facts);
+    return DONE;
+}
+
+static void wait_for_room(rollout *r, hr_claimable why) {
+    hr_phase phase = why == HR_WAIT_CREDIT ? HR_PHASE_WAIT_CREDIT : why == HR_WAIT_FULL ? HR_PHASE_WAIT_FULL : HR_PHASE_WAIT_OWNER;
+    uint32_t counter = why == HR_WAIT_CREDIT ? HR_P_wait_credit_ns
+                       : why == HR_WAIT_FULL ? HR_P_wait_ring_full_ns
+                                             : HR_P_wait_owner_ns;
+    uint64_t mark = hr_now_ns();
+    hr_control_pulse(r->control, phase, r->step, mark);
+    hr_ring_wait(r->ring, WAIT_SLICE_NS);
+    hr_control_add(r->control, counter, since(&mark));
+}
+
+static int stream(rollout *r) {
+    for (;;) {
+        hr_claimable why = hr_ring_claimable(r->ring);
+        outcome done = DONE;
+        switch (why) {
+        case HR_CLAIMABLE: done = produce_slot(r); break;
+        case HR_SKIP: done = step_without_room(r); break;
+        case HR_WAIT_CREDIT:
+        case HR_WAIT_FULL:
+        case HR_WAIT_OWNER: wait_for_room(r, why); break;
+        case HR_STOPPED: return 0;
+        case HR_EXHAUSTED:
+            fprintf(stderr, "ring %u has used up its sequence numbers (2^45); start a new run\n", r->plan->ring);
+            return 70;
+        }
+        if (done == STOPPED) return 0;
+        if (done == FAILED) return 70;
+    }
+}
+
+static size_t dtype_bytes(uint32_t dtype) {
+    switch (dtype) {
+    case HR_UINT8:
+    case HR_INT8: return 1;
+    case HR_INT32:
+    case HR_FLOAT32: return 4;
+    default: return 8;
+    }
+}
+
+int rollout_run(const sim_api *api, const double *params, hr_control *control, hr_ring *ring, const hr_weights *weights) {
+    const hr_plan *plan = &ring->plan;
+    char error[512] = "";
+    size_t agents = plan->agents;
+    rollout r = {.plan = plan, .control = control, .ring = ring, .weights = weights, .loaded = HR_NONE};
+    const hr_field *obs = &plan->field[HR_OBS];
+    r.row_bytes = dtype_bytes(obs->dtype) * agents;
+    for (uint32_t d = 2; d < obs->dims; d++) r.row_bytes *= obs->shape[d];
+    r.mask_bytes = agents * plan->logits;
+    r.action_bytes = agents * plan->heads * 4;
+    r.noise_key = rng_mix(plan->run_seed ^ NOISE_STREAM);
+
+    r.flat = malloc(weights->count * sizeof(float));
+    r.first_obs = malloc(r.row_bytes);
+    r.next_mask = malloc(r.mask_bytes);
+    r.state = calloc(agents * plan->state_width + 1, sizeof(float));
+    r.reset_before = calloc(agents, 1);
+    r.clipped = malloc(r.action_bytes);
+    r.ended = malloc(agents * host_episode_bytes(api));
+    uint64_t *seeds = malloc(plan->worlds * sizeof *seeds);
+    if (!seeds || !r.flat || !r.first_obs || !r.next_mask || !r.state || !r.reset_before || !r.clipped || !r.ended) {
+        fprintf(stderr, "no memory for %zu agents\n", agents);
+        return 69;
+    }
+    r.policy = hr_policy_create(weights->program, weights->program_bytes, plan->agents, error, sizeof error);
+    if (r.policy == NULL) {
+        fprintf(stderr, "the policy program cannot be run: %s\n", error);
+        return 70;
+    }
+    for (uint32_t w = 0; w < plan->worlds; w++)
+        seeds[w] = sim_world_seed(plan->run_seed, plan->first_world + w, 0, HOST_TRAIN);
+    int status = host_create(&r.host, api, params, (int32_t)plan->worlds, seeds);
+    free(seeds);
+    if (status < 0) {
+        fprintf(stderr, "simulator %s: cannot create %u worlds (%d)\n", plan->sim, plan->worlds, status);
+        return status == HOST_MEMORY ? 69 : 70;
+    }
+    status = host_reset(&r.host, r.first_obs, plan->has_mask ? r.next_mask : NULL);
+    if (status < 0) {
+        fprintf(stderr, "simulator %s: world %llu failed at reset (%d)\n", plan->sim, failed_world(&r), status);
+        return 70;
+    }
+    r.next_obs = r.first_obs;
+    return stream(&r);
+}
