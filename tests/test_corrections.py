@@ -1,0 +1,327 @@
+"""V-trace and GAE equal the sums they are defined by, and the vectors another implementation gave."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from consumers.corrections import CORRECTIONS, MAX_LOG_RATIO, Estimates, Segments, gae, ratio, vtrace
+
+RLAX = json.loads((Path(__file__).parent / "data" / "rlax_vectors.json").read_text())["cases"]
+
+
+def truth(case, gamma, lambda_, rho_clip, c_clip):
+    """v_t and q_t - V_t in float64 from the defining sum, O(T^2), one segment and one step at a time."""
+    values, rewards, log_ratio = case["values"], case["rewards"], case["log_ratio"]
+    term, trunc, valid = case["terminated"], case["truncated"], case["valid"]
+    horizon, batch = rewards.shape
+    v = np.zeros((horizon, batch))
+    advantage = np.zeros((horizon, batch))
+    for b in range(batch):
+
+        def successor(t, b=b):  # discounted value of what follows step t
+            return 0.0 if term[t, b] else gamma * values[t + 1, b]
+
+        for s in range(horizon):
+            total = values[s, b]
+            for t in range(s, horizon):
+                weight = gamma ** (t - s)
+                for i in range(s, t):
+                    goes_on = valid[i, b] and not term[i, b] and not trunc[i, b]
+                    weight *= lambda_ * min(c_clip, np.exp(log_ratio[i, b])) if goes_on else 0.0
+                delta = rewards[t, b] + successor(t) - values[t, b] if valid[t, b] else 0.0
+                total += weight * min(rho_clip, np.exp(log_ratio[t, b])) * delta
+            v[s, b] = total
+        for t in range(horizon):
+            if not valid[t, b]:
+                continue
+            if term[t, b] or trunc[t, b] or t == horizon - 1:
+                q = rewards[t, b] + successor(t)
+            else:
+                q = rewards[t, b] + gamma * (lambda_ * v[t + 1, b] + (1 - lambda_) * values[t + 1, b])
+            advantage[t, b] = q - values[t, b]
+    return v, advantage
+
+
+def random_case(seed, horizon, batch, p_term=0.2, p_trunc=0.2, resets=True):
+    """Random segments. `resets` keeps a slot's rule that a reset step follows a truncation, also across
+    slots; without it steps are valid at random."""
+    rng = np.random.default_rng(seed)
+    case = {
+        "values": rng.normal(size=(horizon + 1, batch)),
+        "rewards": rng.normal(size=(horizon, batch)),
+        "log_ratio": rng.uniform(-2.5, 2.5, size=(horizon, batch)),
+        "terminated": rng.random((horizon, batch)) < p_term,
+        "truncated": rng.random((horizon, batch)) < p_trunc,
+        "valid": np.ones((horizon, batch), bool),
+    }
+    case["valid"][0] = rng.random(batch) >= p_trunc
+    for t in range(horizon):
+        if t:
+            ended = case["truncated"][t - 1] & ~case["terminated"][t - 1]
+            case["valid"][t] = ~ended if resets else rng.random(batch) < 0.8
+        for name in ("terminated", "truncated"):
+            case[name][t] &= case["valid"][t]
+        case["rewards"][t, ~case["valid"][t]] = 0.0
+    return case
+
+
+def tensors(case):
+    segments = Segments(
+        torch.tensor(case["values"], dtype=torch.float32),
+        torch.tensor(case["rewards"], dtype=torch.float32),
+        *(torch.tensor(case[k].astype(np.uint8)) for k in ("terminated", "truncated", "valid")),
+    )
+    return segments, torch.tensor(case["log_ratio"], dtype=torch.float32)
+
+
+def agree(case, gamma=0.97, lambda_=0.9, rho_clip=1.0, c_clip=1.0):
+    segments, log_ratio = tensors(case)
+    estimates = vtrace(segments, log_ratio, gamma=gamma, lambda_=lambda_, rho_clip=rho_clip, c_clip=c_clip)
+    v, advantage = truth(case, gamma, lambda_, rho_clip, c_clip)
+    np.testing.assert_allclose(estimates.targets.numpy(), v, rtol=1e-4, atol=2e-5)
+    np.testing.assert_allclose(estimates.advantages.numpy(), advantage, rtol=1e-4, atol=2e-5)
+    on_policy = {**case, "log_ratio": np.zeros_like(case["log_ratio"])}
+    v, _ = truth(on_policy, gamma, lambda_, 1.0, 1.0)
+    estimates = gae(segments, gamma=gamma, lambda_=lambda_)
+    np.testing.assert_allclose(estimates.targets.numpy(), v, rtol=1e-4, atol=2e-5)
+    np.testing.assert_allclose(estimates.advantages.numpy(), v - case["values"][:-1], rtol=1e-4, atol=2e-5)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    horizon=st.integers(1, 12),
+    batch=st.integers(1, 4),
+    gamma=st.sampled_from([0.0, 0.5, 0.99, 1.0]),
+    lambda_=st.sampled_from([0.0, 0.3, 0.95, 1.0]),
+    clips=st.sampled_from([(1.0, 1.0), (3.7, 2.2), (2.0, 1.0), (0.5, 0.1)]),
+    ends=st.sampled_from([(0.0, 0.0), (0.2, 0.2), (0.9, 0.0), (0.0, 0.9), (1.0, 0.0)]),
+    resets=st.booleans(),
+)
+def test_any_segments_agree_with_the_sum(seed, horizon, batch, gamma, lambda_, clips, ends, resets):
+    agree(random_case(seed, horizon, batch, *ends, resets), gamma, lambda_, *clips)
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_the_inputs_of_the_published_vtrace_test_agree_with_the_sum(batch):
+    horizon = 5
+    ramp = np.arange(horizon * batch, dtype=float).reshape(horizon, batch)
+    case = {
+        "values": np.vstack([ramp / batch, np.arange(batch)[None] + 1.0]),
+        "rewards": ramp,
+        "log_ratio": np.linspace(-2.5, 2.5, horizon * batch).reshape(horizon, batch),
+        "terminated": np.zeros((horizon, batch), bool),
+        "truncated": np.zeros((horizon, batch), bool),
+        "valid": np.ones((horizon, batch), bool),
+    }
+    for b in range(batch):
+        one = {k: x[:, b : b + 1] for k, x in case.items()}
+        agree(one, gamma=0.9 / (b + 1), lambda_=1.0, rho_clip=3.7, c_clip=1.0)
+
+
+@pytest.mark.parametrize("at", [0, 3, 6], ids=["left border", "middle", "right border"])
+def test_a_truncation_bootstraps_from_the_final_observation_and_stops_the_trace(at):
+    case = random_case(11, 7, 3, 0.0, 0.0)
+    case["valid"][:] = True
+    case["truncated"][at] = True
+    if at + 1 < 7:
+        case["valid"][at + 1] = False
+        case["rewards"][at + 1] = 0.0
+    agree(case)
+    segments, log_ratio = tensors(case)
+    before = vtrace(segments, log_ratio, gamma=0.97, lambda_=0.9, rho_clip=1.0, c_clip=1.0)
+    changed = segments.values.clone()
+    changed[at + 2 :] += 100.0  # later values belong to another episode
+    segments = segments._replace(values=changed)
+    after = vtrace(segments, log_ratio, gamma=0.97, lambda_=0.9, rho_clip=1.0, c_clip=1.0)
+    assert torch.equal(before.targets[: at + 1], after.targets[: at + 1])
+    changed[at + 1] += 1.0  # the final observation's value is the bootstrap
+    final = vtrace(segments, log_ratio, gamma=0.97, lambda_=0.9, rho_clip=1.0, c_clip=1.0)
+    assert not torch.equal(before.targets[at], final.targets[at])
+
+
+def test_a_slot_that_begins_with_a_reset_step_agrees_with_the_sum():
+    case = random_case(5, 6, 4, 0.1, 0.0)
+    case["valid"][0] = False
+    for name in ("rewards", "terminated", "truncated"):
+        case[name][0] = 0
+    agree(case)
+
+
+def test_one_step_is_the_temporal_difference():
+    case = random_case(3, 1, 50, 0.3, 0.3)
+    agree(case)
+    segments, _ = tensors(case)
+    advantages = gae(segments, gamma=0.9, lambda_=0.5).advantages
+    expected = segments.rewards + 0.9 * segments.values[1:] * (1 - segments.terminated) - segments.values[:-1]
+    assert torch.allclose(advantages, expected * segments.valid, atol=1e-6)
+
+
+def test_where_everything_terminates_the_target_is_the_reward():
+    case = random_case(4, 8, 3, 1.0, 0.0)
+    case["valid"][:] = True
+    case["terminated"][:] = True
+    agree(case)
+    segments, _ = tensors(case)
+    assert torch.allclose(gae(segments, gamma=0.9, lambda_=0.9).targets, segments.rewards, atol=1e-6)
+
+
+def test_without_discount_the_target_is_the_corrected_reward():
+    case = random_case(6, 8, 3)
+    agree(case, gamma=0.0)
+    segments, _ = tensors(case)
+    targets = gae(segments, gamma=0.0, lambda_=0.9).targets
+    expected = torch.where(segments.valid.bool(), segments.rewards, segments.values[:-1])
+    assert torch.allclose(targets, expected, atol=1e-6)
+
+
+def test_on_policy_vtrace_is_gae_and_with_lambda_one_the_n_step_return():
+    case = random_case(7, 9, 4)
+    segments, log_ratio = tensors(case)
+    zero = torch.zeros_like(log_ratio)
+    for lambda_ in (0.0, 0.9, 1.0):
+        corrected = vtrace(segments, zero, gamma=0.9, lambda_=lambda_, rho_clip=1.0, c_clip=1.0)
+        plain = gae(segments, gamma=0.9, lambda_=lambda_)
+        assert torch.equal(corrected.targets, plain.targets)
+        assert torch.allclose(corrected.advantages, plain.advantages, atol=1e-6)
+    free = random_case(8, 6, 1, 0.0, 0.0)
+    free["valid"][:] = True
+    segments, _ = tensors(free)
+    returns = segments.values[-1]
+    for t in reversed(range(6)):
+        returns = segments.rewards[t] + 0.9 * returns
+    assert torch.allclose(gae(segments, gamma=0.9, lambda_=1.0).targets[0], returns, atol=1e-5)
+
+
+def test_with_both_clips_at_zero_the_target_is_the_value():
+    segments, log_ratio = tensors(random_case(9, 6, 3))
+    estimates = vtrace(segments, log_ratio, gamma=0.9, lambda_=1.0, rho_clip=0.0, c_clip=0.0)
+    assert torch.equal(estimates.targets, segments.values[:-1])
+
+
+@pytest.mark.parametrize("case", RLAX, ids=[f"{i}" for i in range(len(RLAX))])
+def test_rlax_gives_the_same(case):
+    column = {k: np.array(case[k], float)[:, None] for k in ("values", "rewards", "log_rho", "terminated")}
+    horizon = case["T"]
+    segments, log_ratio = tensors(
+        {
+            **column,
+            "log_ratio": column["log_rho"],
+            "truncated": np.zeros((horizon, 1)),
+            "valid": np.ones((horizon, 1)),
+        }
+    )
+    knobs = {"gamma": case["gamma"], "lambda_": case["lambda_"]}
+    e = vtrace(segments, log_ratio, **knobs, rho_clip=case["clip_rho"], c_clip=1.0)
+    errors = (e.targets - segments.values[:-1])[:, 0]
+    np.testing.assert_allclose(errors, case["vtrace_errors"], rtol=1e-4, atol=1e-5)
+    q = (e.advantages + segments.values[:-1])[:, 0]
+    np.testing.assert_allclose(q, case["q_estimate"], rtol=1e-4, atol=1e-5)
+    weighted = ratio(log_ratio).clamp(max=case["clip_pg_rho"]) * e.advantages
+    np.testing.assert_allclose(weighted[:, 0], case["pg_advantage"], rtol=1e-4, atol=2e-5)
+    np.testing.assert_allclose(gae(segments, **knobs).advantages[:, 0], case["gae"], rtol=1e-4, atol=1e-5)
+
+
+def test_there_are_forty_rlax_vectors_and_they_vary():
+    assert len(RLAX) == 40
+    for key in ("T", "lambda_", "clip_rho", "clip_pg_rho", "gamma"):
+        assert len({case[key] for case in RLAX}) > 1, key
+    assert any(any(case["terminated"]) for case in RLAX)
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.5, 1.0])
+def test_the_values_of_the_clipped_policy_are_the_fixed_point_of_vtrace(lambda_):
+    """V of the policy ~ min(rho_clip mu, pi) in a random 4-state process, solved in closed form, is what the
+    two-step targets average to. No sampling: each trajectory of two steps is a column with its weight."""
+    rng = np.random.default_rng(0)
+    states, actions, gamma, rho_clip = 4, 3, 0.9, 1.2
+    mu, pi = (rng.dirichlet(np.ones(actions), size=states) for _ in range(2))
+    p = rng.dirichlet(np.ones(states), size=(states, actions))
+    r = rng.normal(size=(states, actions, states))
+    target = np.minimum(rho_clip * mu, pi)
+    target /= target.sum(1, keepdims=True)
+    transition = np.einsum("sa,sax->sx", target, p)
+    reward = np.einsum("sa,sax,sax->s", target, p, r)
+    v = np.linalg.solve(np.eye(states) - gamma * transition, reward)
+    s, a, x, b, y = (i.ravel() for i in np.indices((states, actions, states, actions, states)))
+    segments = Segments(
+        torch.tensor(np.stack([v[s], v[x], v[y]])),
+        torch.tensor(np.stack([r[s, a, x], r[x, b, y]])),
+        *(torch.tensor(np.full((2, len(s)), flag)) for flag in (False, False, True)),
+    )
+    log_ratio = torch.tensor(np.log(np.stack([(pi / mu)[s, a], (pi / mu)[x, b]])))
+    e = vtrace(segments, log_ratio, gamma=gamma, lambda_=lambda_, rho_clip=rho_clip, c_clip=1.0)
+    errors = (e.targets[0].numpy() - v[s]) * mu[s, a] * p[s, a, x] * mu[x, b] * p[x, b, y]
+    for state in range(states):
+        assert abs(errors[s == state].sum()) < 1e-13
+
+
+def test_extreme_ratios_stay_finite():
+    segments, log_ratio = tensors(random_case(10, 5, 3))
+    for extreme in (1e30, -1e30, float("inf"), float("-inf")):
+        extremes = torch.full_like(log_ratio, extreme)
+        e = vtrace(segments, extremes, gamma=0.9, lambda_=1.0, rho_clip=1e6, c_clip=1e6)
+        assert torch.isfinite(e.targets).all()
+    assert torch.isfinite(ratio(torch.tensor(1e30)))
+    assert ratio(torch.tensor(MAX_LOG_RATIO - 1.0)) == torch.tensor(MAX_LOG_RATIO - 1.0).exp()
+
+
+def test_what_a_reset_step_holds_does_not_matter():
+    case = random_case(12, 6, 4, 0.0, 0.5)
+    segments, log_ratio = tensors(case)
+    invalid = segments.valid == 0
+    assert invalid.any()
+    before = vtrace(segments, log_ratio, gamma=0.9, lambda_=0.9, rho_clip=1.0, c_clip=1.0)
+    segments.rewards[invalid] = float("nan")
+    log_ratio[invalid] = float("nan")
+    after = vtrace(segments, log_ratio, gamma=0.9, lambda_=0.9, rho_clip=1.0, c_clip=1.0)
+    for a, b in zip(before, after, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    segments, log_ratio = tensors(random_case(13, 4, 2))
+    with pytest.raises(ValueError, match=r"values \(4, 2\): expected \(5, 2\)"):
+        gae(segments._replace(values=segments.values[1:]), gamma=0.9, lambda_=0.9)
+    with pytest.raises(ValueError, match="log_ratio"):
+        vtrace(segments, log_ratio[1:], gamma=0.9, lambda_=0.9, rho_clip=1.0, c_clip=1.0)
+
+
+def test_every_arm_estimates_by_its_settings():
+    class Knobs:
+        gamma, gae_lambda, rho_clip, c_clip, clip = 0.97, 0.9, 1.3, 0.8, 0.2
+
+    segments, log_ratio = tensors(random_case(14, 6, 3))
+    expected = {
+        "vtrace": vtrace(segments, log_ratio, gamma=0.97, lambda_=0.9, rho_clip=1.3, c_clip=0.8),
+        "ppo": gae(segments, gamma=0.97, lambda_=0.9),
+        "none": gae(segments, gamma=0.97, lambda_=0.9),
+    }
+    assert set(expected) == set(CORRECTIONS)
+    for name, arm in CORRECTIONS.items():
+        got: Estimates = arm.estimate(segments, log_ratio, Knobs)
+        for a, b in zip(got, expected[name], strict=True):
+            assert torch.equal(a, b), name
+    assert not torch.equal(expected["vtrace"].targets, expected["ppo"].targets)
+
+
+def test_no_step_sees_what_lies_before_it():
+    segments, log_ratio = tensors(random_case(15, 8, 2, 0.1, 0.1))
+    whole = vtrace(segments, log_ratio, gamma=0.9, lambda_=0.9, rho_clip=1.0, c_clip=1.0)
+    for cut, _ in pairwise(range(8)):
+        part = vtrace(
+            Segments(segments.values[cut:], *(x[cut:] for x in segments[1:])),
+            log_ratio[cut:],
+            gamma=0.9,
+            lambda_=0.9,
+            rho_clip=1.0,
+            c_clip=1.0,
+        )
+        for a, b in zip(whole, part, strict=True):
+            assert torch.equal(a[cut:], b)
