@@ -1,0 +1,71 @@
+"""The score of training: means over windows of finished episodes, and whether the goal is met."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+
+class ScoreWindow:
+    """Mean raw score of the last `window` finished episodes, its best, and whether `goal` was met.
+
+    The goal is met when two windows that share no episode have a mean of at least `goal`. Every episode
+    ends a window, so best and goal do not depend on how many episodes arrive at once. Use a window no
+    smaller than the number of agents that play side by side: of many, the first to finish are those with
+    the shortest episodes.
+    """
+
+    def __init__(self, window: int, goal: float | None = None):
+        if window < 1:
+            raise ValueError(f"a window of {window} episodes")
+        self.window = window
+        self.goal = goal
+        self.episodes = 0
+        self.best: float | None = None
+        self.solved = False
+        self._recent = np.zeros(0)  # the last `window` scores, oldest first
+        self._first_met: int | None = None  # episodes finished when the goal was met for the first time
+
+    @property
+    def mean(self) -> float | None:
+        """None before `window` episodes have finished."""
+        return float(self._recent.mean()) if len(self._recent) == self.window else None
+
+    def add(self, scores: ArrayLike) -> None:
+        """Takes the scores [n] of newly finished episodes, in order."""
+        scores = np.asarray(scores, np.float64)
+        known = np.concatenate([self._recent, scores])
+        first_end = max(self.window, len(self._recent) + 1)  # of the windows that end with a new episode
+        before_known = self.episodes - len(self._recent)
+        self.episodes += len(scores)
+        self._recent = known[-self.window :]
+        if len(known) < first_end or not len(scores):
+            return
+        sums = np.concatenate([[0.0], np.cumsum(known)])
+        ends = np.arange(first_end, len(known) + 1)
+        means = (sums[ends] - sums[ends - self.window]) / self.window
+        self.best = max(means.max(), -np.inf if self.best is None else self.best)
+        self.best = float(self.best)
+        if self.goal is None or self.solved:
+            return
+        met = before_known + ends[means >= self.goal]
+        if self._first_met is None and len(met):
+            self._first_met = int(met[0])
+        self.solved = self._first_met is not None and bool(np.any(met >= self._first_met + self.window))
+
+    def state_dict(self) -> dict:
+        return {
+            "window": self.window,
+            "episodes": self.episodes,
+            "best": self.best,
+            "solved": self.solved,
+            "recent": self._recent.tolist(),
+            "first_met": self._first_met,
+        }
+
+    def load_state_dict(self, state: dict) -> None:
+        """Raises ValueError where the window is not the one the state was taken with."""
+        if state["window"] != self.window:
+            raise ValueError(f"a score window of {state['window']} episodes in the state, {self.window} here")
+        self.episodes, self.best, self.solved = state["episodes"], state["best"], state["solved"]
+        self._recent, self._first_met = np.array(state["recent"], np.float64), state["first_met"]
