@@ -35,17 +35,15 @@ class ScoreWindow:
         """Takes the scores [n] of newly finished episodes, in order."""
         scores = np.asarray(scores, np.float64)
         known = np.concatenate([self._recent, scores])
-        first_end = max(self.window, len(self._recent) + 1)  # of the windows that end with a new episode
         before_known = self.episodes - len(self._recent)
         self.episodes += len(scores)
         self._recent = known[-self.window :]
-        if len(known) < first_end or not len(scores):
+        if len(known) < self.window:
             return
         sums = np.concatenate([[0.0], np.cumsum(known)])
-        ends = np.arange(first_end, len(known) + 1)
+        ends = np.arange(self.window, len(known) + 1)
         means = (sums[ends] - sums[ends - self.window]) / self.window
-        self.best = max(means.max(), -np.inf if self.best is None else self.best)
-        self.best = float(self.best)
+        self.best = float(means.max() if self.best is None else max(self.best, means.max()))
         if self.goal is None or self.solved:
             return
         met = before_known + ends[means >= self.goal]
