@@ -2,8 +2,8 @@
 
     python -m sims.check NAME [key=value ...] [--steps N]
 
-NAME is a simulator or a library's path; key=value sets its parameters. A line a rule; exit status 0 when all
-hold, 1 when one is broken, 2 when there is nothing to check. Rules that the random play never met are named as
+NAME is a simulator or the path of a library; key=value sets its parameters. A line a rule; exit status 0 when
+all hold, 1 when one is broken, 2 when there is nothing to check. Rules that random play never met are named as
 such: choose parameters that make them happen, e.g. a short time limit.
 """
 

@@ -1,7 +1,7 @@
 """One world of a simulator in guarded memory: the instrument behind `sims.check`.
 
 Every array lies between two canaries, aligned for its element type and no more. Before each call the
-observation is filled with a pattern and the statistics with NaN, so that what a simulator left unwritten shows.
+observation is filled with a pattern and the statistics with NaN, so that what was left unwritten shows.
 """
 
 from __future__ import annotations
