@@ -3,8 +3,8 @@
     python -m sims.check NAME [key=value ...] [--steps N]
 
 NAME is a simulator or the path of a library; key=value sets its parameters. A line a rule; exit status 0 when
-all hold, 1 when one is broken, 2 when there is nothing to check. Rules that random play never met are named as
-such: choose parameters that make them happen, e.g. a short time limit.
+all hold, 1 when one is broken, 2 when there is nothing to check. Rules that random play never met are named:
+choose parameters that make them happen, e.g. a short time limit.
 """
 
 from __future__ import annotations
