@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int sim_result(int result) { return result < 0 ? HOST_SIM + (result > -1000 ? result : -1000) : 0; }
-
 /* Row sizes; 0 if the shape breaks a limit of sim.h. */
 static int measure(sim_host *h) {
     const sim_shape *s = &h->shape;
@@ -38,9 +36,7 @@ void host_world_seeds(uint64_t run_seed, uint64_t first, int32_t count, uint64_t
 
 int host_create(sim_host *h, const sim_api *api, const double *params, int32_t worlds, const uint64_t *seeds) {
     *h = (sim_host){.api = api, .worlds = worlds};
-    int error = sim_result(api->shape(params, &h->shape));
-    if (error < 0) return error;
-    if (worlds < 1 || !measure(h)) return HOST_SHAPE;
+    if (worlds < 1 || api->shape(params, &h->shape) < 0 || !measure(h)) return HOST_SHAPE;
     size_t agents = (size_t)h->agents, statistics = agents * (size_t)api->n_statistics;
     h->world = calloc((size_t)worlds, sizeof *h->world);
     h->pending = calloc(agents, sizeof *h->pending);
@@ -80,7 +76,7 @@ int host_reset(sim_host *h, void *obs, uint8_t *mask) {
         sim_io io = {.obs = (uint8_t *)obs + row * h->obs_row};
         if (h->mask_row > 0) io.mask = mask + row * (size_t)h->mask_row;
         h->failed_world = w;
-        int error = sim_result(h->api->reset(h->world[w], &io));
+        int error = h->api->reset(h->world[w], &io);
         if (error < 0) return error;
     }
     return 0;
@@ -118,7 +114,7 @@ int host_step_range(sim_host *h, int32_t first, int32_t count, const host_rows *
             .statistics = h->statistics + row * (size_t)api->n_statistics,
         };
         h->failed_world = w;
-        int error = sim_result(api->step(h->world[w], &io));
+        int error = api->step(h->world[w], &io);
         if (error < 0) return error;
     }
 
@@ -172,7 +168,7 @@ size_t host_state_bytes(const sim_host *h, int32_t world) {
 }
 
 int host_save(const sim_host *h, int32_t world, void *out) {
-    int error = sim_result(h->api->save(h->world[world], out));
+    int error = h->api->save(h->world[world], out);
     if (error < 0) return error;
     uint8_t *at = (uint8_t *)out + h->api->state_bytes(h->world[world]);
     for (int32_t i = 0; i < h->shape.agents; i++, at += sizeof(saved_agent)) {
@@ -184,7 +180,7 @@ int host_save(const sim_host *h, int32_t world, void *out) {
 }
 
 int host_load(sim_host *h, int32_t world, const void *state) {
-    int error = sim_result(h->api->load(h->world[world], state));
+    int error = h->api->load(h->world[world], state);
     if (error < 0) return error;
     const uint8_t *at = (const uint8_t *)state + h->api->state_bytes(h->world[world]);
     for (int32_t i = 0; i < h->shape.agents; i++, at += sizeof(saved_agent)) {

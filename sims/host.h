@@ -19,8 +19,9 @@
 
 #define HOST_API __attribute__((visibility("default")))
 
-/* Errors, all negative. What a simulator's own function returned is passed on below HOST_SIM: -1 becomes -101. */
-enum { HOST_MEMORY = -1, HOST_SHAPE = -2, HOST_SIM = -100 };
+/* Errors of host_create: no memory (or `create` gave NULL); `shape` failed or breaks a limit of sim.h. Everywhere
+ * else an error is the negative value that the simulator's own function returned. */
+enum { HOST_MEMORY = -1, HOST_SHAPE = -2 };
 
 /* Separate streams of seeds, so that no evaluation world repeats a training world. */
 enum { HOST_TRAIN = 0, HOST_EVALUATE = 1 };

@@ -48,7 +48,8 @@ class Worlds:
         result = self._host.host_create(
             self._self, simulator.table, simulator.values(params), worlds, seeds.ctypes.data
         )
-        self._check(result, "create")
+        if result < 0:
+            raise SimulatorError(f"{simulator.name}: {worlds} worlds could not be created")
         self._finalizer = weakref.finalize(self, self._host.host_destroy, self._self)
 
         self.agents = worlds * self.shape.agents
@@ -194,7 +195,4 @@ class Worlds:
 
     def _check(self, result: int, what: str) -> None:
         if result < 0:
-            name = self.simulator.name
-            if what == "create" and result == -1:
-                raise SimulatorError(f"{name}: create found no memory")
-            raise SimulatorError(f"{name}: {what} returned {result + 100 if result <= -100 else result}")
+            raise SimulatorError(f"{self.simulator.name}: {what} returned {result}")
