@@ -65,7 +65,8 @@ def save(checkpoints: Path, checkpoint: Checkpoint, keep: int) -> int:
             size += (partial / name).stat().st_size
             _flush(partial / name)
         _flush(partial)
-        # The same version comes once more after a roll-back: then beside the one in use, which goes afterwards.
+        # The same version comes once more after a roll-back: then beside the one in use, which goes
+        # afterwards.
         final, other = (checkpoints / (folder_name(checkpoint.version) + end) for end in ("", "-again"))
         if (checkpoints / "latest").resolve().name == final.name:
             final, other = other, final

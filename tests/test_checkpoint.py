@@ -107,6 +107,7 @@ def test_a_kill_between_any_two_steps_leaves_a_loadable_latest(tmp_path, torn, a
                 finished = True
             except Killed:
                 finished = False
+        assert (folder / "latest" / "policy.pt").is_file()
         found = load(latest(folder)).policy["trunk.weight"][0, 0]
         assert found in (2.0, 3.0)
         for whole in versions(folder):
