@@ -987,7 +987,7 @@ def check_sim(document: Document, spec: Mapping[str, Any]) -> dict[str, float]:
         problems.problems.append((marks.get(("sim", name)) or Mark(document.path), f"sim.{name}: {text}"))
 
     values: dict[str, float] = {name: float(parameter["default"]) for name, parameter in table.items()}
-    for name, value in given.items():
+    for name, found in given.items():
         parameter = table.get(name)
         if parameter is None:
             problem(
@@ -999,9 +999,8 @@ def check_sim(document: Document, spec: Mapping[str, Any]) -> dict[str, float]:
         low, high, kind = parameter["low"], parameter["high"], parameter["kind"]
         needs = {"int": "a whole number", "float": "a number", "bool": "true or false"}[kind]
         needs += "" if kind == "bool" else f" from {low:g} to {high:g}"
-        if kind == "int":
-            value = _whole(value)
-        types: tuple[type, ...] = {"int": (int,), "float": (int, float), "bool": (bool,)}[kind]
+        value: Any = _whole(found) if kind == "int" else found
+        types: Any = {"int": (int,), "float": (int, float), "bool": (bool,)}[kind]
         if not isinstance(value, types) or (
             kind != "bool" and (isinstance(value, bool) or not low <= value <= high)
         ):
