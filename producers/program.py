@@ -1,0 +1,224 @@
+"""The policy program: one description of a network, from which C policy and torch module are both built.
+
+`build` makes it from the policy settings and the simulator's spec; `Builder` makes any other. Encoded
+(`Program.encode`) it stands in the header of the weights channel, where every process that acts or learns
+finds it. Imports neither torch nor numpy.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from producers.program_format import (
+    ACTIVATIONS,
+    DTYPES,
+    MAX_DIMS,
+    MAX_HEADS,
+    Buffer,
+    Op,
+    Program,
+    ProgramError,
+    Weight,
+    float32,
+)
+
+__all__ = ["ACTIVATIONS", "Buffer", "Builder", "Op", "Program", "ProgramError", "Weight", "build"]
+
+
+class Builder:
+    """Makes a program operation by operation. Each method appends one operation and returns the buffer index of
+    its output; shapes are inferred, and what does not fit raises ProgramError. `mask` is the buffer of the
+    simulator's action mask or None."""
+
+    def __init__(
+        self, obs_dtype: str, obs_shape: Sequence[int], choices: Sequence[int], *, mask: bool = False
+    ) -> None:
+        """`obs_shape` is one agent's; `choices` [heads]; `mask`: the simulator gives masks [sum(choices)]."""
+        if obs_dtype not in DTYPES:
+            raise ProgramError(f"observations of dtype {obs_dtype!r}: one of {', '.join(DTYPES)} is needed")
+        if not 1 <= len(choices) <= MAX_HEADS or min(choices) < 1:
+            raise ProgramError(f"heads {list(choices)}: 1 to {MAX_HEADS} of at least one choice are needed")
+        self._buffers: list[Buffer] = []
+        self._ops: list[Op] = []
+        self._names: set[str] = set()
+        self._count = 0
+        self._choices = tuple(choices)
+        self._action: int | None = None
+        self._obs = self._buffer(obs_dtype, tuple(obs_shape))
+        self.mask = self._buffer("uint8", (sum(choices),)) if mask else None
+
+    def cast_affine(
+        self, *, scale: float = 1.0, offset: float = 0.0, clip: float = 0.0, normalize: str | None = None
+    ) -> int:
+        """The observation as float32: x · scale + offset, then bounded to ±clip if clip > 0. With a name in
+        `normalize`: (x − mean) · inv_std by feature instead, by frozen weights `<name>.mean` and
+        `<name>.inv_std` [width]."""
+        shape = self._buffers[self._obs].shape
+        weights = []
+        if normalize is not None:
+            width = math.prod(shape)
+            weights.append(self._weight(f"{normalize}.mean", (width,), value=0.0, trainable=False))
+            weights.append(self._weight(f"{normalize}.inv_std", (width,), value=1.0, trainable=False))
+        reals = {"scale": float32(scale), "offset": float32(offset), "clip": float32(clip)}
+        attrs = {"per_feature": int(normalize is not None), **reals}
+        return self._append("cast_affine", (self._obs,), shape, attrs, weights)
+
+    def slice(self, x: int, start: int, stop: int) -> int:
+        """Elements start..stop of the flattened row."""
+        if not 0 <= start < stop <= self.width(x):
+            raise ProgramError(f"slice {start}:{stop} of {self.width(x)} elements")
+        return self._append("slice", (x,), (stop - start,), {"start": start})
+
+    def reshape(self, x: int, shape: Sequence[int]) -> int:
+        """The same elements in another shape."""
+        if math.prod(shape) != self.width(x):
+            raise ProgramError(f"reshape of {self.width(x)} elements to {tuple(shape)}")
+        return self._append("reshape", (x,), tuple(shape))
+
+    def linear(self, x: int, out: int, name: str, *, gain: float, bias: bool = True) -> int:
+        """x Wᵀ + b over the flattened row: weights `<name>.weight` [out, in] (orthogonal with `gain`) and
+        `<name>.bias` [out] (zero)."""
+        weights = [self._weight(f"{name}.weight", (out, self.width(x)), gain=gain)]
+        if bias:
+            weights.append(self._weight(f"{name}.bias", (out,)))
+        return self._append("linear", (x,), (out,), {"bias": int(bias)}, weights)
+
+    def activation(self, x: int, function: str) -> int:
+        """Elementwise; `function` of ACTIVATIONS."""
+        if function not in ACTIVATIONS:
+            raise ProgramError(f"activation {function!r}: one of {', '.join(ACTIVATIONS)} is needed")
+        return self._append("activation", (x,), self._buffers[x].shape, {"function": function})
+
+    def add(self, x: int, y: int) -> int:
+        """Elementwise sum of two buffers of the same width."""
+        return self._elementwise("add", x, y)
+
+    def mul(self, x: int, y: int) -> int:
+        """Elementwise product of two buffers of the same width."""
+        return self._elementwise("mul", x, y)
+
+    def concat(self, xs: Iterable[int]) -> int:
+        """The flattened rows one behind the other."""
+        inputs = tuple(xs)
+        if not inputs:
+            raise ProgramError("concat of nothing")
+        return self._append("concat", inputs, (sum(self.width(x) for x in inputs),))
+
+    def head(self, logits: int) -> None:
+        """Actions from logits [sum(choices)]; the simulator's mask, if it has one, leaves the allowed."""
+        if self.width(logits) != sum(self._choices):
+            raise ProgramError(f"{self.width(logits)} logits for heads of {self._choices} choices")
+        if self._action is not None:
+            raise ProgramError("a second head")
+        if self.mask is not None:
+            logits = self._append("mask", (logits, self.mask), self._buffers[logits].shape)
+        distribution = "categorical" if len(self._choices) == 1 else "multi-discrete"
+        self._action = self._append(
+            "head", (logits,), (len(self._choices),), {"distribution": distribution}, dtype="int32"
+        )
+
+    def finish(self, value: int | None = None) -> Program:
+        """The program; `value` is the buffer of the value estimate [1]."""
+        if self._action is None:
+            raise ProgramError("a program needs a head")
+        if value is not None and self.width(value) != 1:
+            raise ProgramError(f"a value of width {self.width(value)}: 1 is needed")
+        return Program(
+            tuple(self._buffers), tuple(self._ops), self._obs, self.mask, self._action, value, self._choices
+        )
+
+    def width(self, x: int) -> int:
+        """Elements of one row of buffer `x`."""
+        return self._buffers[x].width
+
+    def _elementwise(self, kind: str, x: int, y: int) -> int:
+        if self.width(x) != self.width(y):
+            raise ProgramError(f"{kind} of {self.width(x)} and {self.width(y)} elements")
+        return self._append(kind, (x, y), self._buffers[x].shape)
+
+    def _buffer(self, dtype: str, shape: tuple[int, ...]) -> int:
+        if len(shape) > MAX_DIMS or any(size < 1 for size in shape):
+            raise ProgramError(f"shape {shape}: at most {MAX_DIMS} positive sizes are possible")
+        self._buffers.append(Buffer(dtype, shape))
+        return len(self._buffers) - 1
+
+    def _weight(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        *,
+        gain: float = 0.0,
+        value: float = 0.0,
+        trainable: bool = True,
+    ) -> Weight:
+        if name in self._names or not name.isascii() or len(name) > 63:
+            raise ProgramError(f"weight name {name!r}: it must be new, ASCII and at most 63 characters")
+        if any(size < 1 for size in shape):
+            raise ProgramError(f"weight {name} of shape {shape}")
+        weight = Weight(name, shape, self._count, float32(gain), value, trainable)
+        self._names.add(name)
+        self._count += weight.count
+        return weight
+
+    def _append(
+        self,
+        kind: str,
+        inputs: tuple[int, ...],
+        shape: tuple[int, ...],
+        attrs: Mapping[str, Any] | None = None,
+        weights: Sequence[Weight] = (),
+        dtype: str = "float32",
+    ) -> int:
+        output = self._buffer(dtype, shape)
+        self._ops.append(Op(kind, inputs, output, dict(attrs or {}), tuple(weights)))
+        return output
+
+
+def build(policy: Any, spec: Mapping[str, Any]) -> Program:
+    """The program of a multi-layer perceptron: cast, hidden layers, policy head (orthogonal, gain 0.01) and
+    value head (gain 1).
+
+    `policy` has as attributes or keys `hidden` (widths), `activation`, `recurrent`, `normalize_obs`,
+    `separate_value` (a trunk of its own for the value), and optionally `obs_scale`, `obs_offset`: None means the
+    spec's own `obs.scale` and `obs.offset`, else 1/255 for images of uint8 (two dimensions or more) and 1 for
+    the rest. `spec` is what `producer --describe` prints. ProgramError if the network cannot be described.
+    """
+    heads = spec["heads"]
+    if any("choices" not in head for head in heads):
+        raise ProgramError("continuous actions need the gaussian head, which this version does not implement")
+    recurrent = _setting(policy, "recurrent", "none")
+    if recurrent != "none":
+        raise ProgramError(f"policy.recurrent: {recurrent} is not implemented in this version; set none")
+    hidden = list(_setting(policy, "hidden", (128, 128)))
+    activation = _setting(policy, "activation", "relu")
+    obs = spec["obs"]
+    choices = [head["choices"] for head in heads]
+    builder = Builder(obs["dtype"], obs["shape"], choices, mask=bool(spec.get("mask")))
+
+    if _setting(policy, "normalize_obs", False):
+        x = builder.cast_affine(normalize="normalize", clip=10.0)
+    else:
+        image = obs["dtype"] == "uint8" and len(obs["shape"]) > 1
+        scale = _first(_setting(policy, "obs_scale", None), obs.get("scale"), 1 / 255 if image else 1.0)
+        offset = _first(_setting(policy, "obs_offset", None), obs.get("offset"), 0.0)
+        x = builder.cast_affine(scale=scale, offset=offset)
+
+    def trunk(y: int, name: str) -> int:
+        gain = 1.0 if activation == "sigmoid" else math.sqrt(2)
+        for index, width in enumerate(hidden):
+            y = builder.linear(y, width, f"{name}.{index}", gain=gain)
+            y = builder.activation(y, activation)
+        return y
+
+    features = trunk(x, "trunk")
+    builder.head(builder.linear(features, sum(choices), "policy", gain=0.01))
+    value_features = trunk(x, "value_trunk") if _setting(policy, "separate_value", False) else features
+    return builder.finish(builder.linear(value_features, 1, "value", gain=1.0))
+
+
+def _setting(policy: Any, name: str, default: Any) -> Any:
+    return policy.get(name, default) if isinstance(policy, Mapping) else getattr(policy, name, default)
+
+
+def _first(*candidates: float | None) -> float:
+    return next(candidate for candidate in candidates if candidate is not None)
