@@ -44,10 +44,14 @@ typedef struct hr_control { /* one process' view */
     void *base;
     size_t mapped_bytes;
     uint32_t self; /* own index in the process table */
+    uint64_t flags_offset, bells_offset, table_offset;
+    uint8_t run_id[16];
+    uint64_t created_unix_ns;
 } hr_control;
 
 /* Maps the block read-write as process `self`. 0, or -1 with one line in `error`. */
 int hr_control_attach(hr_control *c, int fd, uint32_t self, char *error, size_t capacity);
+void hr_control_detach(hr_control *c);
 
 /* HR_RUN, or why the run is to stop. */
 hr_stop_reason hr_control_stop(const hr_control *c);

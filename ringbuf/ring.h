@@ -47,7 +47,7 @@ typedef struct hr_ring { /* one process' view */
     size_t mapped_bytes;
     hr_plan plan; /* private copy, checked */
     uint32_t slots;
-    uint64_t stride_bytes, data_offset, headers_offset;
+    uint64_t stride_bytes, data_offset, headers_offset, lines_offset;
     uint64_t sequence; /* next to write */
     hr_control *control;
 } hr_ring;

@@ -20,6 +20,10 @@ typedef struct hr_weights { /* one process' view */
     uint64_t count;        /* float32 values of one version */
     const void *program;   /* in the immutable header */
     uint64_t program_bytes;
+    uint32_t list_entries;   /* room for the list of a version */
+    uint64_t snapshot_bytes; /* room for the hot snapshot of a version */
+    uint64_t words_offset, lists_offset, list_stride_bytes, data_offset, stride_bytes, snapshot_offset;
+    uint8_t run_id[16];
 } hr_weights;
 
 /* Maps the channel read-only and checks it. 0, or -1 with one line in `error`. */
