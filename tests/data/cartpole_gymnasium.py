@@ -23,7 +23,7 @@ def balance(state: np.ndarray) -> int:
 
 
 def episode(env: gymnasium.Env, seed: int, balanced: bool) -> dict:
-    """Actions of a whole episode, states (float64) every ANCHOR_STEPS, observations every OBS_STEPS and last."""
+    """A whole episode: actions, states (float64) at every anchor, some observations and the last one."""
     generator = np.random.default_rng(seed)
     env.reset(seed=seed)
     anchors, actions, observations = {}, [], {}
