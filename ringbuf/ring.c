@@ -39,8 +39,12 @@ static hr_claimable waiting_for(const hr_ring *r, hr_claimable reason)
 hr_claimable hr_ring_claimable(const hr_ring *r)
 {
     uint64_t s = r->sequence;
-    if (hr_control_stop(r->control) != HR_RUN) /* P5 (stop) pairs with F1 */
-        return HR_STOPPED;
+    if (hr_control_stop(r->control) != HR_RUN) { /* P5 (stop) pairs with F1 */
+        /* In the exact modes a version that was begun is finished, so that a run ends on a version's border. */
+        uint64_t granted = atomic_load_explicit(&hr_ring_lines(r)->granted, memory_order_seq_cst); /* P5 */
+        if (r->plan.mode != HR_EXACT || s >= granted)
+            return HR_STOPPED;
+    }
     if (s >= HR_SEQUENCE_END - 2ull * r->slots)
         return HR_EXHAUSTED;
     /* P5 (granted) pairs with G1 */
