@@ -1,0 +1,138 @@
+"""A batch: the leased slots of one update as tensors, and its minibatches of whole agent segments.
+
+The K slots stand side by side: segment k*B + b is agent b of slot k, so a batch is [T, K*B]. The small
+fields are joined once. Observations, the bulk, stay where the producers wrote them; a minibatch copies its
+own, and the copy is also the cast.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+BLOCKS = 4  # a minibatch is made of so many runs of neighbouring segments: shorter runs would copy slower
+
+
+class Slot(Protocol):
+    """What a batch needs of a lease."""
+
+    def array(self, name: str) -> NDArray:
+        """The field as a view, shaped by the plan."""
+
+
+class Pieces(NamedTuple):
+    """The segments of one minibatch: as runs [start, stop) and, the same, as indices [m]."""
+
+    runs: list[tuple[int, int]]
+    index: Tensor
+
+
+class Batch:
+    """Holds views into its slots until `close`."""
+
+    def __init__(
+        self,
+        slots: Sequence[Slot],
+        *,
+        device: torch.device,
+        has_mask: bool = False,
+        discrete: bool = True,
+        reward_scale: float = 1.0,
+        reward_clip: float | None = None,
+        oldest_version: int | None = None,
+    ):
+        """`oldest_version`: steps acted by older weights are left out of the loss (`kept`)."""
+        with warnings.catch_warnings():  # leases are read-only, and torch warns of any such array
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            views = [
+                {name: torch.from_numpy(slot.array(name)) for name in _names(has_mask)} for slot in slots
+            ]
+
+        def joined(name: str) -> Tensor:
+            return torch.cat([view[name] for view in views], dim=1).to(device)
+
+        self.observations = [view["obs"].to(device, non_blocking=True) for view in views]
+        self.horizon, self.agents = views[0]["reward"].shape
+        self.segments = self.agents * len(slots)
+        self.action = joined("action")  # [T, A, heads] int64, or float32 where continuous
+        if discrete:
+            self.action = self.action.long()
+        self.behaviour = joined("logprob")  # [T, A]
+        self.mask = joined("mask").bool() if has_mask else None  # [T, A, logits]
+        self.rewards = joined("reward") * reward_scale  # [T, A]
+        if reward_clip is not None:
+            self.rewards.clamp_(-reward_clip, reward_clip)
+        self.terminated = joined("terminated").bool()  # [T, A]
+        self.truncated = joined("truncated").bool()  # [T, A]
+        self.valid = self.kept = joined("valid").bool()  # [T, A]; kept: in the loss
+        if oldest_version is not None:
+            for view in views:  # [T, G] to [T, B]: the groups are equal and contiguous
+                view["version"] = view["version"].repeat_interleave(
+                    self.agents // view["version"].shape[1], 1
+                )
+            self.kept = self.valid & (joined("version") >= oldest_version)
+
+    def minibatches(self, count: int, generator: torch.Generator) -> Iterator[Pieces]:
+        """`count` minibatches of equally many segments that together are the batch, drawn anew at each
+        call. The draw depends on the number of segments and the generator alone, not on how segments lie
+        in slots."""
+        size, rest = divmod(self.segments, count)
+        if rest:
+            raise ValueError(f"{self.segments} segments cannot be divided into {count} minibatches")
+        if count == 1:
+            yield pieces(torch.arange(1), size)
+            return
+        blocks = max(n for n in range(1, BLOCKS + 1) if size % n == 0)
+        length = size // blocks
+        order = torch.randperm(self.segments // length, generator=generator)
+        for chosen in order.view(count, blocks):
+            yield pieces(chosen.sort().values, length)
+
+    def observe(self, runs: Sequence[tuple[int, int]], rows: int, out: Tensor) -> Tensor:
+        """The first `rows` observations of the segments in `runs`, cast to `out`'s dtype: [rows, m, ...].
+        `out` [>= rows, m, ...] is where they are copied, unless they lie as they are wanted already."""
+        at = 0
+        for slot, start, stop in _by_slot(runs, self.agents):
+            source = self.observations[slot]
+            if start == 0 and stop == self.agents == out.shape[1] and source.dtype == out.dtype:
+                return source[:rows]
+            out[:rows, at : at + stop - start].copy_(source[:rows, start:stop])
+            at += stop - start
+        return out[:rows]
+
+    def close(self) -> None:
+        """Drops every view, so that the slots can be given back."""
+        self.observations.clear()
+
+
+def pieces(blocks: Tensor, length: int) -> Pieces:
+    """The segments of blocks [n] of `length` neighbours each; blocks in ascending order."""
+    index = (blocks[:, None] * length + torch.arange(length)).flatten()
+    runs: list[tuple[int, int]] = []
+    for block in blocks.tolist():
+        start = block * length
+        if runs and runs[-1][1] == start:
+            runs[-1] = (runs[-1][0], start + length)
+        else:
+            runs.append((start, start + length))
+    return Pieces(runs, index)
+
+
+def _names(has_mask: bool) -> list[str]:
+    names = ["obs", "action", "logprob", "reward", "terminated", "truncated", "valid", "version"]
+    return [*names, "mask"] if has_mask else names
+
+
+def _by_slot(runs: Sequence[tuple[int, int]], agents: int) -> Iterator[tuple[int, int, int]]:
+    """Runs cut at slot borders: (slot, first agent, agent after the last)."""
+    for start, stop in runs:
+        while start < stop:
+            slot, first = divmod(start, agents)
+            count = min(stop - start, agents - first)
+            yield slot, first, first + count
+            start += count
