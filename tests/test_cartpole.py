@@ -17,9 +17,9 @@ ANCHOR_STEPS = 50
 # What Worlds.save returns for one world: the simulator's state, the host's, and the observation.
 SAVED = np.dtype(
     {
-        "names": ["version", "steps", "pending", "state", "host_pending"],
-        "formats": ["u4", "i4", "i4", ("f8", 4), "i4"],
-        "offsets": [0, 4, 8, 32, 76],
+        "names": ["steps", "pending", "state", "host_pending"],
+        "formats": ["i4", "i4", ("f8", 4), "i4"],
+        "offsets": [4, 8, 32, 76],
         "itemsize": 96,
     }
 )
@@ -28,10 +28,11 @@ FROZEN = json.loads((DATA / "cartpole_gymnasium.json").read_text())["episodes"]
 
 def put(worlds: Worlds, state, steps: int) -> None:
     """Gives world 0 the state (float64 [4]) after `steps` steps of its episode."""
-    saved = np.frombuffer(worlds.save(0), SAVED).copy()
-    saved["state"], saved["steps"] = state, steps
-    saved["pending"] = saved["host_pending"] = 0
-    worlds.load(0, saved.tobytes())
+    saved = bytearray(worlds.save(0))
+    fields = np.frombuffer(saved, SAVED)
+    fields["state"], fields["steps"] = state, steps
+    fields["pending"] = fields["host_pending"] = 0
+    worlds.load(0, bytes(saved))
 
 
 @pytest.fixture
