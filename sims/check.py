@@ -270,12 +270,12 @@ def parse_params(pairs: list[str]) -> dict[str, Value]:
     params = {}
     for pair in pairs:
         key, separator, text = pair.partition("=")
+        if not key or not separator:
+            raise SimulatorError(f"{pair!r} is not key=value")
         try:
             params[key] = parse_value(text)
         except ValueError as error:
             raise SimulatorError(f"{pair!r} is not key=number, key=true or key=false") from error
-        if not separator:
-            raise SimulatorError(f"{pair!r} is not key=value")
     return params
 
 
@@ -285,7 +285,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("params", nargs="*", metavar="key=value", help="parameters of the simulator")
     parser.add_argument("--steps", type=int, default=2000, help="steps of each check (default 2000)")
     options = parser.parse_args(arguments)
-    faulthandler.enable()
     try:
         simulator = load(options.name)
         params = parse_params(options.params)
@@ -299,4 +298,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    faulthandler.enable()  # a simulator that crashes is named by the rule that was being checked
     sys.exit(main())
