@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import subprocess
 import sys
 
@@ -334,3 +335,15 @@ def test_the_host_steps_a_range_of_worlds_and_leaves_the_others_alone(relay):
 def test_the_loader_needs_no_torch():
     code = "import sys, sims.loader, sims.check; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_the_benchmark_reports_every_simulator():
+    command = [sys.executable, "bench/simulators.py", "--worlds", "16", "--seconds", "0.05", "--json", "-"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=100)
+    results = json.loads(done.stdout)
+    assert [result["simulator"] for result in results] == available()
+    for result in results:
+        assert result["steps_per_second"] > 0
+        assert result["obs_bytes_per_second"] == pytest.approx(
+            result["obs_bytes"] * result["steps_per_second"]
+        )
