@@ -1,0 +1,506 @@
+/* The type Control: the control block as a process sees it. */
+#include "_ring.h"
+#include "table.h"
+#include "wait.h"
+
+#include <string.h>
+
+PyObject *control_type;
+static PyTypeObject *process_info_type;
+
+static PyObject *control_attach(PyObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"fd", "self_index", "name", "close_fd", NULL};
+    int fd, close_fd = 0;
+    uint32_t self;
+    PyObject *name = NULL;
+    char error[ERROR_BYTES];
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iO&|U$p", names, &fd, to_u32, &self, &name, &close_fd))
+        return NULL;
+    hr_control c;
+    if (hr_control_attach(&c, fd, self, error, sizeof error) != 0)
+        return fail(error);
+    allocfunc allocate = (allocfunc)PyType_GetSlot((PyTypeObject *)type, Py_tp_alloc);
+    ControlObject *object = (ControlObject *)allocate((PyTypeObject *)type, 0);
+    if (object == NULL) {
+        hr_control_detach(&c);
+        return NULL;
+    }
+    object->c = c;
+    if (segment_set(&object->segment, fd, name, close_fd) != 0) {
+        Py_DECREF((PyObject *)object);
+        return NULL;
+    }
+    return (PyObject *)object;
+}
+
+static void control_dealloc(PyObject *self)
+{
+    ControlObject *object = (ControlObject *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    hr_control_detach(&object->c);
+    segment_clear(&object->segment);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+static hr_control *mapped(PyObject *self)
+{
+    hr_control *c = &((ControlObject *)self)->c;
+    if (c->base == NULL)
+        fail("the control block is closed");
+    return c->base == NULL ? NULL : c;
+}
+
+static PyObject *control_close(PyObject *self, PyObject *unused)
+{
+    ControlObject *object = (ControlObject *)self;
+    (void)unused;
+    if (object->rings != NULL)
+        return fail("the control block cannot be closed while rings are attached to it");
+    hr_control_detach(&object->c);
+    if (object->segment.name != NULL) {
+        PyObject *name = Py_NewRef(object->segment.name);
+        segment_clear(&object->segment);
+        object->segment.name = name;
+    }
+    Py_RETURN_NONE;
+}
+
+static hr_process *process_at(PyObject *self, uint32_t index)
+{
+    hr_control *c = mapped(self);
+    if (c == NULL)
+        return NULL;
+    if (index >= HR_MAX_PROCESSES) {
+        PyErr_Format(PyExc_IndexError, "process %u of %d", index, HR_MAX_PROCESSES);
+        return NULL;
+    }
+    return hr_control_process(c, index);
+}
+
+/* N1 pairs with N1: every value below stands by itself. */
+static uint64_t get(_Atomic uint64_t *at) { return atomic_load_explicit(at, memory_order_relaxed); }
+
+static PyObject *set_process(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"index", "role", "role_index", "pid", "start_time", "core", "state", "epoch", NULL};
+    uint32_t index;
+    const char *role = NULL, *state = NULL;
+    PyObject *role_index = NULL, *pid = NULL, *start_time = NULL, *core = NULL, *epoch = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&|$zOOOOzO", names, to_u32, &index, &role, &role_index, &pid,
+                                     &start_time, &core, &state, &epoch))
+        return NULL;
+    hr_process *p = process_at(self, index);
+    if (p == NULL)
+        return NULL;
+    int role_number = role == NULL ? 0 : find_name(role_names, role, "role");
+    int state_number = state == NULL ? 0 : find_name(state_names, state, "state");
+    uint32_t ordinal = 0;
+    uint64_t pid_number = 0, start_number = 0, epoch_number = 0;
+    long core_number = -1;
+    if (role_number < 0 || state_number < 0 || (role_index && !to_u32(role_index, &ordinal)) ||
+        (pid && !to_u64(pid, &pid_number)) || (start_time && !to_u64(start_time, &start_number)) ||
+        (epoch && !to_u64(epoch, &epoch_number)))
+        return NULL;
+    if (core != NULL && core != Py_None && (core_number = PyLong_AsLong(core)) == -1 && PyErr_Occurred())
+        return NULL;
+    if (role_index)
+        atomic_store_explicit(&p->role_index, ordinal, memory_order_relaxed);
+    if (pid)
+        atomic_store_explicit(&p->pid, pid_number, memory_order_relaxed);
+    if (start_time)
+        atomic_store_explicit(&p->start_time, start_number, memory_order_relaxed);
+    if (core)
+        atomic_store_explicit(&p->core, (int32_t)core_number, memory_order_relaxed);
+    if (epoch)
+        atomic_store_explicit(&p->epoch, epoch_number, memory_order_relaxed);
+    if (role)
+        atomic_store_explicit(&p->role, (uint32_t)role_number, memory_order_relaxed);
+    if (state) /* G2 pairs with G2 in process(): who sees the new state sees the rest */
+        atomic_store_explicit(&p->state, (uint32_t)state_number, memory_order_release);
+    Py_RETURN_NONE;
+}
+
+static const char *name_of(const char *const *names, uint64_t number, uint64_t most)
+{
+    return names[number <= most ? number : 0];
+}
+
+static PyObject *process(PyObject *self, PyObject *args)
+{
+    uint32_t index;
+    if (!PyArg_ParseTuple(args, "O&", to_u32, &index))
+        return NULL;
+    hr_process *p = process_at(self, index);
+    PyObject *info = p == NULL ? NULL : PyStructSequence_New(process_info_type);
+    if (info == NULL)
+        return NULL;
+    uint32_t state = atomic_load_explicit(&p->state, memory_order_acquire); /* G2 */
+    int32_t core = atomic_load_explicit(&p->core, memory_order_relaxed);
+    PyObject *items[] = {
+        PyUnicode_FromString(name_of(role_names, atomic_load_explicit(&p->role, memory_order_relaxed), HR_EVALUATOR)),
+        PyLong_FromUnsignedLong(atomic_load_explicit(&p->role_index, memory_order_relaxed)),
+        PyLong_FromUnsignedLongLong(get(&p->pid)),
+        PyLong_FromUnsignedLongLong(get(&p->start_time)),
+        PyLong_FromUnsignedLongLong(get(&p->epoch)),
+        PyUnicode_FromString(name_of(state_names, state, HR_FAILED)),
+        core < 0 ? Py_NewRef(Py_None) : PyLong_FromLong(core),
+        PyLong_FromUnsignedLongLong(get(&p->heartbeat_ns)),
+        PyUnicode_FromString(name_of(phase_names, get(&p->phase), HR_PHASE_STOPPING)),
+        PyLong_FromUnsignedLongLong(get(&p->progress)),
+    };
+    for (Py_ssize_t i = 0; i < (Py_ssize_t)(sizeof items / sizeof *items); i++)
+        PyStructSequence_SetItem(info, i, items[i]);
+    if (PyErr_Occurred())
+        Py_CLEAR(info);
+    return info;
+}
+
+static const char *const *counter_names(const hr_process *p)
+{
+    static const char *const nothing[] = {NULL};
+    uint32_t role = atomic_load_explicit(&p->role, memory_order_relaxed);
+    return role == HR_PRODUCER ? producer_counter_names : role == HR_LEARNER ? learner_counter_names : nothing;
+}
+
+static PyObject *counters(PyObject *self, PyObject *args)
+{
+    uint32_t index;
+    if (!PyArg_ParseTuple(args, "O&", to_u32, &index))
+        return NULL;
+    hr_process *p = process_at(self, index);
+    PyObject *dict = p == NULL ? NULL : PyDict_New();
+    const char *const *names = p == NULL ? NULL : counter_names(p);
+    for (int i = 0; dict != NULL && names[i] != NULL; i++)
+        if (put(dict, names[i], get(&p->counter[i])) != 0)
+            Py_CLEAR(dict);
+    return dict;
+}
+
+static PyObject *gauges(PyObject *self, PyObject *args)
+{
+    uint32_t index;
+    if (!PyArg_ParseTuple(args, "O&", to_u32, &index))
+        return NULL;
+    hr_process *p = process_at(self, index);
+    PyObject *dict = p == NULL ? NULL : PyDict_New();
+    int has = p != NULL && atomic_load_explicit(&p->role, memory_order_relaxed) == HR_LEARNER;
+    for (int i = 0; dict != NULL && has && learner_gauge_names[i] != NULL; i++) {
+        uint64_t bits = get(&p->gauge[i]);
+        double value;
+        memcpy(&value, &bits, sizeof value);
+        PyObject *number = PyFloat_FromDouble(value);
+        if (number == NULL || PyDict_SetItemString(dict, learner_gauge_names[i], number) != 0)
+            Py_CLEAR(dict);
+        Py_XDECREF(number);
+    }
+    return dict;
+}
+
+static PyObject *numbers(_Atomic uint64_t *at, Py_ssize_t n)
+{
+    PyObject *list = PyList_New(n);
+    for (Py_ssize_t i = 0; list != NULL && i < n; i++) {
+        PyObject *number = PyLong_FromUnsignedLongLong(get(at + i));
+        if (number == NULL || PyList_SetItem(list, i, number) != 0)
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
+static PyObject *bins(PyObject *self, PyObject *args)
+{
+    uint32_t index;
+    if (!PyArg_ParseTuple(args, "O&", to_u32, &index))
+        return NULL;
+    hr_process *p = process_at(self, index);
+    if (p == NULL)
+        return NULL;
+    return Py_BuildValue("(NN)", numbers(&p->counter[HR_L_COUNT], HR_LAG_BINS),
+                         numbers(&p->counter[HR_L_COUNT + HR_LAG_BINS], HR_AGE_BINS));
+}
+
+static int own_counter(PyObject *self, const char *name)
+{
+    hr_control *c = mapped(self);
+    return c == NULL ? -1 : find_name(counter_names(hr_control_process(c, c->self)), name, "counter");
+}
+
+static PyObject *counter_add(PyObject *self, PyObject *args)
+{
+    const char *name;
+    uint64_t n = 1;
+    if (!PyArg_ParseTuple(args, "s|O&", &name, to_u64, &n))
+        return NULL;
+    int counter = own_counter(self, name);
+    if (counter < 0)
+        return NULL;
+    hr_control_add(mapped(self), (uint32_t)counter, n);
+    Py_RETURN_NONE;
+}
+
+static PyObject *counter_set(PyObject *self, PyObject *args)
+{
+    const char *name;
+    uint64_t value;
+    if (!PyArg_ParseTuple(args, "sO&", &name, to_u64, &value))
+        return NULL;
+    int counter = own_counter(self, name);
+    if (counter < 0)
+        return NULL;
+    hr_control_set(mapped(self), (uint32_t)counter, value);
+    Py_RETURN_NONE;
+}
+
+static PyObject *gauge_set(PyObject *self, PyObject *args)
+{
+    const char *name;
+    double value;
+    if (!PyArg_ParseTuple(args, "sd", &name, &value))
+        return NULL;
+    hr_control *c = mapped(self);
+    int gauge = c == NULL ? -1 : find_name(learner_gauge_names, name, "gauge");
+    if (gauge < 0)
+        return NULL;
+    hr_control_gauge(c, (uint32_t)gauge, value);
+    Py_RETURN_NONE;
+}
+
+static PyObject *bin_add(PyObject *self, PyObject *args, uint32_t first, uint32_t n_bins)
+{
+    uint64_t bin, n = 1;
+    if (!PyArg_ParseTuple(args, "O&|O&", to_u64, &bin, to_u64, &n))
+        return NULL;
+    hr_control *c = mapped(self);
+    if (c == NULL)
+        return NULL;
+    hr_control_add(c, first + (uint32_t)(bin < n_bins ? bin : n_bins - 1), n);
+    Py_RETURN_NONE;
+}
+
+static PyObject *lag_add(PyObject *self, PyObject *args) { return bin_add(self, args, HR_L_COUNT, HR_LAG_BINS); }
+
+static PyObject *age_add(PyObject *self, PyObject *args)
+{
+    return bin_add(self, args, HR_L_COUNT + HR_LAG_BINS, HR_AGE_BINS);
+}
+
+static PyObject *pulse(PyObject *self, PyObject *args)
+{
+    const char *phase;
+    uint64_t progress;
+    if (!PyArg_ParseTuple(args, "sO&", &phase, to_u64, &progress))
+        return NULL;
+    hr_control *c = mapped(self);
+    int number = c == NULL ? -1 : find_name(phase_names, phase, "phase");
+    if (number < 0)
+        return NULL;
+    hr_control_pulse(c, (hr_phase)number, progress, hr_now_ns());
+    Py_RETURN_NONE;
+}
+
+static PyObject *get_stop(PyObject *self, void *unused)
+{
+    (void)unused;
+    hr_control *c = mapped(self);
+    if (c == NULL)
+        return NULL;
+    hr_stop_reason reason = hr_control_stop(c);
+    return reason == HR_RUN ? Py_NewRef(Py_None) : PyUnicode_FromString(name_of(stop_names, reason, HR_STOP_FAILURE));
+}
+
+static PyObject *set_stop(PyObject *self, PyObject *args)
+{
+    const char *name;
+    if (!PyArg_ParseTuple(args, "s", &name))
+        return NULL;
+    hr_control *c = mapped(self);
+    int reason = c == NULL ? -1 : find_name(stop_names, name, "stop reason");
+    if (reason < 0)
+        return NULL;
+    hr_control_set_stop(c, (hr_stop_reason)reason);
+    for (RingObject *ring = ((ControlObject *)self)->rings; ring != NULL; ring = ring->next)
+        if (ring->access != HR_ACCESS_MONITOR)
+            hr_bell_ring(&hr_ring_lines(&ring->r)->bell);
+    Py_RETURN_NONE;
+}
+
+static PyObject *request_stop(PyObject *self, PyObject *args)
+{
+    const char *name;
+    if (!PyArg_ParseTuple(args, "s", &name))
+        return NULL;
+    int reason = find_name(stop_names, name, "stop reason");
+    if (reason < 0 || own_counter(self, "stop_request") < 0)
+        return NULL;
+    hr_control_set(mapped(self), HR_L_stop_request, (uint64_t)reason);
+    Py_RETURN_NONE;
+}
+
+static PyObject *get_producers_gone(PyObject *self, void *unused)
+{
+    (void)unused;
+    hr_control *c = mapped(self);
+    return c == NULL ? NULL : PyBool_FromLong(hr_control_producers_gone(c));
+}
+
+static PyObject *set_producers_gone(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    hr_control *c = mapped(self);
+    if (c == NULL)
+        return NULL;
+    hr_control_set_producers_gone(c);
+    Py_RETURN_NONE;
+}
+
+static hr_bell *bell_at(PyObject *self, uint32_t learner)
+{
+    hr_control *c = mapped(self);
+    if (c == NULL)
+        return NULL;
+    if (learner >= HR_MAX_LEARNERS) {
+        PyErr_Format(PyExc_IndexError, "learner %u of %u", learner, HR_MAX_LEARNERS);
+        return NULL;
+    }
+    return hr_control_bell(c, learner);
+}
+
+static PyObject *bell_ring(PyObject *self, PyObject *args)
+{
+    uint32_t learner;
+    if (!PyArg_ParseTuple(args, "O&", to_u32, &learner))
+        return NULL;
+    hr_bell *bell = bell_at(self, learner);
+    if (bell == NULL)
+        return NULL;
+    hr_bell_ring(bell);
+    Py_RETURN_NONE;
+}
+
+static PyObject *bell_value(PyObject *self, PyObject *args)
+{
+    uint32_t learner;
+    if (!PyArg_ParseTuple(args, "O&", to_u32, &learner))
+        return NULL;
+    hr_bell *bell = bell_at(self, learner);
+    return bell == NULL ? NULL : PyLong_FromUnsignedLong(hr_bell_arm(bell));
+}
+
+static PyObject *bell_wait(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"learner", "seen", "timeout", "deadline_ns", NULL};
+    uint32_t learner, seen;
+    uint64_t deadline_ns;
+    PyObject *timeout = Py_None, *deadline = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&O&|O$O", names, to_u32, &learner, to_u32, &seen, &timeout,
+                                     &deadline))
+        return NULL;
+    hr_bell *bell = bell_at(self, learner);
+    if (bell == NULL || to_deadline(timeout, &deadline_ns) != 0)
+        return NULL;
+    if (deadline != NULL && deadline != Py_None && !to_u64(deadline, &deadline_ns))
+        return NULL;
+    for (;;) {
+        hr_woken woken;
+        Py_BEGIN_ALLOW_THREADS
+        woken = hr_bell_sleep(bell, seen, deadline_ns);
+        Py_END_ALLOW_THREADS
+        /* A woken futex may be a spurious one: the bell itself decides. B1 pairs with B2. */
+        if (atomic_load_explicit(&bell->bell, memory_order_seq_cst) != seen)
+            Py_RETURN_TRUE;
+        if (woken == HR_TIMED_OUT)
+            Py_RETURN_FALSE;
+        if (PyErr_CheckSignals() != 0)
+            return NULL;
+    }
+}
+
+static PyObject *get_number(PyObject *self, void *which)
+{
+    ControlObject *object = (ControlObject *)self;
+    return PyLong_FromLong(which == NULL ? object->segment.fd : (long)object->c.self);
+}
+
+static PyObject *get_name(PyObject *self, void *unused)
+{
+    (void)unused;
+    return Py_NewRef(((ControlObject *)self)->segment.name);
+}
+
+static PyObject *get_created(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyFloat_FromDouble((double)((ControlObject *)self)->c.created_unix_ns * 1e-9);
+}
+
+static PyObject *get_run_id(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyBytes_FromStringAndSize((const char *)((ControlObject *)self)->c.run_id, 16);
+}
+
+#define KEYWORDS(function) ((PyCFunction)(void (*)(void))(function))
+static PyMethodDef methods[] = {
+    {"attach", KEYWORDS(control_attach), METH_VARARGS | METH_KEYWORDS | METH_CLASS,
+     "attach(fd, self_index, name='', *, close_fd=False): maps the block as process `self_index`."},
+    {"close", control_close, METH_NOARGS, "Unmaps the block, and closes the descriptor if it was created here."},
+    {"set_process", KEYWORDS(set_process), METH_VARARGS | METH_KEYWORDS,
+     "Supervisor: sets what is given of role, role_index, pid, start_time, core (None: not pinned), state, epoch."},
+    {"process", process, METH_VARARGS, "process(index) -> ProcessInfo"},
+    {"counters", counters, METH_VARARGS, "counters(index) -> dict by the names of the process' role"},
+    {"gauges", gauges, METH_VARARGS, "gauges(index) -> dict; NaN: no value yet"},
+    {"bins", bins, METH_VARARGS, "bins(index) -> (lag bins, age bins) of a learner"},
+    {"counter_add", counter_add, METH_VARARGS, "counter_add(name, n=1) to an own counter"},
+    {"counter_set", counter_set, METH_VARARGS, "counter_set(name, value) of an own counter"},
+    {"gauge_set", gauge_set, METH_VARARGS, "gauge_set(name, value) of an own gauge"},
+    {"lag_add", lag_add, METH_VARARGS, "lag_add(versions, n=1): n steps of that lag"},
+    {"age_add", age_add, METH_VARARGS, "age_add(bin, n=1): n slots with an age below 2^bin ms"},
+    {"pulse", pulse, METH_VARARGS, "pulse(phase, progress): heartbeat"},
+    {"set_stop", set_stop, METH_VARARGS,
+     "set_stop(reason): stores the flag, rings every learner and every ring attached through this object."},
+    {"request_stop", request_stop, METH_VARARGS, "Learner: request_stop(reason), for the supervisor to see."},
+    {"set_producers_gone", set_producers_gone, METH_NOARGS, "All producers are reaped and swept; rings the learners."},
+    {"bell_ring", bell_ring, METH_VARARGS, "bell_ring(learner)"},
+    {"bell_value", bell_value, METH_VARARGS,
+     "bell_value(learner): announces that the learner is about to wait, and returns what to give to bell_wait(). "
+     "Look at the rings after this call, never only before it."},
+    {"bell_wait", KEYWORDS(bell_wait), METH_VARARGS | METH_KEYWORDS,
+     "bell_wait(learner, seen, timeout=None, *, deadline_ns=None): sleeps while the bell is at `seen`. True: it rang; "
+     "False: the time (seconds, or absolute CLOCK_MONOTONIC nanoseconds) is over. Signal handlers run meanwhile."},
+    {0}};
+static PyGetSetDef attributes[] = {
+    {"stop", get_stop, NULL, "Why the run is to stop, or None.", NULL},
+    {"producers_gone", get_producers_gone, NULL, "All producers are reaped and swept.", NULL},
+    {"created_unix", get_created, NULL, "When the block was created, Unix seconds.", NULL},
+    {"run_id", get_run_id, NULL, "16 bytes.", NULL},
+    {"fd", get_number, NULL, "The descriptor it was attached by.", NULL},
+    {"self_index", get_number, NULL, "Own index in the process table.", (void *)1},
+    {"name", get_name, NULL, "Shared-memory name, '' if attached by descriptor only.", NULL},
+    {0}};
+static PyType_Slot slots[] = {{Py_tp_dealloc, control_dealloc},
+                              {Py_tp_methods, methods},
+                              {Py_tp_getset, attributes},
+                              {Py_tp_doc, "The control block: process table, counters, bells and flags of a run."},
+                              {0}};
+static PyType_Spec spec = {"ringbuf._ring.Control", sizeof(ControlObject), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+
+static PyStructSequence_Field info_fields[] = {{"role", NULL},     {"role_index", NULL},   {"pid", NULL},
+                                               {"start_time", NULL}, {"epoch", NULL},      {"state", NULL},
+                                               {"core", "None: not pinned"}, {"heartbeat_ns", NULL},
+                                               {"phase", NULL},    {"progress", NULL},     {0}};
+static PyStructSequence_Desc info_description = {"ringbuf._ring.ProcessInfo", "One row of the process table.",
+                                                 info_fields, 10};
+
+int add_control(PyObject *module)
+{
+    control_type = PyType_FromSpec(&spec);
+    process_info_type = PyStructSequence_NewType(&info_description);
+    return control_type == NULL || process_info_type == NULL ||
+                   PyModule_AddObjectRef(module, "Control", control_type) != 0 ||
+                   PyModule_AddObjectRef(module, "ProcessInfo", (PyObject *)process_info_type) != 0
+               ? -1
+               : 0;
+}
