@@ -103,7 +103,7 @@ $(B)/%.o: %.c $(B)/flags
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
 
 # PEP 384: one build serves every CPython from 3.11 on.
-$(EXTENSION_O): CPPFLAGS += -DPy_LIMITED_API=0x030b0000 -isystem $$($(PY) -c 'import sysconfig; print(sysconfig.get_path("include"))')
+$(EXTENSION_O): private CPPFLAGS += -DPy_LIMITED_API=0x030b0000 -isystem $$($(PY) -c 'import sysconfig; print(sysconfig.get_path("include"))')
 $(EXTENSION_O): | $(VENV)/.installed
 
 # Linked beside the target and moved over it: a running producer or learner has the old file mapped.
