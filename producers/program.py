@@ -26,8 +26,8 @@ __all__ = ["ACTIVATIONS", "Buffer", "Builder", "Op", "Program", "ProgramError", 
 
 
 class Builder:
-    """Makes a program operation by operation. Each method appends one operation and returns the buffer index of
-    its output; shapes are inferred, and what does not fit raises ProgramError. `mask` is the buffer of the
+    """Makes a program operation by operation. Each method appends one operation and returns the buffer index
+    of its output; shapes are inferred, and what does not fit raises ProgramError. `mask` is the buffer of the
     simulator's action mask or None."""
 
     def __init__(
@@ -179,9 +179,9 @@ def build(policy: Any, spec: Mapping[str, Any]) -> Program:
     value head (gain 1).
 
     `policy` has as attributes or keys `hidden` (widths), `activation`, `recurrent`, `normalize_obs`,
-    `separate_value` (a trunk of its own for the value), and optionally `obs_scale`, `obs_offset`: None means the
-    spec's own `obs.scale` and `obs.offset`, else 1/255 for images of uint8 (two dimensions or more) and 1 for
-    the rest. `spec` is what `producer --describe` prints. ProgramError if the network cannot be described.
+    `separate_value` (a trunk of its own for the value), and optionally `obs_scale`, `obs_offset`: None means
+    the spec's own `obs.scale` and `obs.offset`, else 1/255 for images of uint8 (two dimensions or more) and 1
+    for the rest. `spec` is what `producer --describe` prints. ProgramError if the network cannot be described.
     """
     heads = spec["heads"]
     if any("choices" not in head for head in heads):

@@ -40,8 +40,8 @@ KINDS = {
 ACTIVATIONS = {"relu": 1, "gelu-tanh": 2, "gelu-erf": 3, "tanh": 4, "sigmoid": 5}
 DISTRIBUTIONS = {"categorical": 1, "multi-discrete": 2, "gaussian": 3}
 
-# Attributes of the kinds that this version runs, in the order of hr_op.integer and hr_op.real; a dict names the
-# values of a choice.
+# Attributes of the kinds that this version runs, in the order of hr_op.integer and hr_op.real; a dict names
+# the values of a choice.
 _INTEGERS: dict[str, tuple[tuple[str, dict[str, int] | None], ...]] = {
     "cast_affine": (("per_feature", None),),
     "slice": (("start", None),),
@@ -105,8 +105,8 @@ class Op:
 @dataclass(frozen=True)
 class Program:
     """A whole network. `obs`, `mask` (None without action masks), `action` (the head's output) and `value`
-    (None without one) are buffer indices. `choices` [heads] is empty for continuous actions, which have bounds
-    instead."""
+    (None without one) are buffer indices. `choices` [heads] is empty for continuous actions, which have
+    bounds instead."""
 
     buffers: tuple[Buffer, ...]
     ops: tuple[Op, ...]

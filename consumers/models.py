@@ -1,0 +1,274 @@
+"""The learner's policy: a torch module built from the policy program, operation by operation.
+
+Parameters are views of one flat float32 vector in program order, so publishing a version is one copy. Matrix
+products run in autocast's dtype where autocast is on; logits and value are float32 in any case.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from consumers import distributions
+from producers.program import Op, Program, ProgramError, Weight
+
+_KINDS = {
+    "cast_affine", "slice", "reshape", "linear", "add", "mul", "activation", "concat", "mask", "head",
+}  # fmt: skip
+_ACTIVATIONS = {
+    "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu-erf": F.gelu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+}
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One operation, or several linear ones that read the same buffer, as one matrix product."""
+
+    op: Op
+    outputs: tuple[int, ...]  # buffers
+    sizes: tuple[int, ...]  # their widths
+    weights: tuple[str, ...]  # parameter names: of linear operations W, then biases apart
+    biases: tuple[str, ...] = ()
+    terminal: bool = False  # linear: the outputs are logits and value, and nothing else reads them
+    in_place: bool = False  # activation: nothing else reads or needs its input
+
+
+class PolicyModel(nn.Module):
+    """forward(obs [..., *obs_shape], mask [..., logits] or None) -> logits [..., logits], value [...] or None
+    where the program has none; both float32, also under autocast.
+
+    The leading dimensions are free. `obs` has the simulator's dtype, or the one that `obs_dtype` names. Given
+    a mask, masked logits come out as -infinity; `log_prob`, `entropy` and the rest take either such logits or
+    the mask.
+    """
+
+    def __init__(self, program: Program, *, seed: int = 0):
+        """Initialises as the program says (orthogonal by gain, else constant), from `seed` alone."""
+        super().__init__()
+        self.program = program
+        self._steps = _plan(program)
+        self._logits = program.ops[_head(program)].inputs[0]
+        self._obs_shape = program.buffers[program.obs].shape
+        self._flat = torch.empty(program.count)
+        for weight, view in self._views():
+            _register(self, weight.name, nn.Parameter(view) if weight.trainable else view)
+        self._tensors = dict(self.named_parameters()) | dict(self.named_buffers())
+        self.initialise(seed)
+
+    @torch.no_grad()
+    def initialise(self, seed: int) -> None:
+        """Fresh weights; the global generator is neither read nor moved."""
+        generator = torch.Generator().manual_seed(seed)
+        for weight, view in self._views():
+            if weight.init_gain > 0:
+                start = torch.empty(weight.shape)
+                view.copy_(nn.init.orthogonal_(start, weight.init_gain, generator=generator))
+            else:
+                view.fill_(weight.init_value)
+
+    def forward(self, obs: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        lead = obs.shape[: obs.dim() - len(self._obs_shape)]
+        device = obs.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
+        values: dict[int | None, Tensor] = {self.program.obs: obs.reshape(-1, *self._obs_shape).flatten(1)}
+        if mask is not None:
+            values[self.program.mask] = mask.reshape(-1, self.program.logits).bool()
+        with torch.autocast(device, enabled=False):  # the casts are where they are written
+            for step in self._steps:
+                self._run(step, values, dtype)
+        logits = values[self._logits].float().unflatten(0, lead)
+        if self.program.value is None:
+            return logits, None
+        return logits, values[self.program.value].float().view(lead)
+
+    def log_prob(self, logits: Tensor, actions: Tensor, mask: Tensor | None = None) -> Tensor:
+        """log π(a) [...] float32, summed over heads; `actions` [..., heads] int64."""
+        return distributions.log_prob(logits, actions, self.program.choices, mask)
+
+    def entropy(self, logits: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Entropy [...] float32 in nats, summed over heads."""
+        return distributions.entropy(logits, self.program.choices, mask)
+
+    def log_prob_entropy(
+        self, logits: Tensor, actions: Tensor, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Both from one softmax: what a loss wants."""
+        return distributions.log_prob_entropy(logits, actions, self.program.choices, mask)
+
+    def mode(self, logits: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The likeliest action [..., heads] int64."""
+        return distributions.mode(logits, self.program.choices, mask)
+
+    def sample(
+        self, logits: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """An action [..., heads] int64."""
+        return distributions.sample(logits, self.program.choices, mask, generator)
+
+    def obs_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """In which dtype observations may be held for passes in autocast `dtype` without changing any result:
+        whoever copies them anyway saves the cast. bfloat16 holds bytes exactly, and where a program leaves
+        observations as they are they are rounded either way."""
+        source = self.program.buffers[self.program.obs].dtype
+        casts = [op.attrs for op in self.program.ops if op.kind == "cast_affine"]
+        plain = all(a["scale"] == 1 and a["offset"] == 0 and not a["per_feature"] for a in casts)
+        return dtype if source in ("uint8", "int8") or (source == "float32" and plain) else torch.float32
+
+    def flat_weights(self, out: Tensor | np.ndarray | None = None) -> Tensor | np.ndarray:
+        """All weights as one float32 vector [program.count] in program order. Without `out` it is the memory
+        of the parameters themselves; else a copy into `out` (say, a buffer of the weights channel), which is
+        returned."""
+        if out is None:
+            return self._flat
+        target = torch.from_numpy(out) if isinstance(out, np.ndarray) else out
+        target.copy_(self._flat)
+        return out
+
+    def load_flat(self, vector: Tensor | np.ndarray) -> None:
+        """Takes all weights from one float32 vector [program.count]."""
+        source = torch.from_numpy(vector) if isinstance(vector, np.ndarray) else vector
+        if source.shape != self._flat.shape:
+            raise ValueError(f"{tuple(source.shape)} weights for a program of {self.program.count}")
+        self._flat.copy_(source)
+
+    def _views(self) -> Iterator[tuple[Weight, Tensor]]:
+        for weight in self.program.weights:
+            yield weight, self._flat[weight.offset : weight.offset + weight.count].view(weight.shape)
+
+    def _apply(self, fn, recurse=True):
+        """Moves to another device as a whole, so that the parameters stay views of one vector."""
+        flat = fn(self._flat)
+        if flat.dtype != torch.float32:
+            raise TypeError("weights stay float32: lower precision is autocast's")
+        self._flat = flat
+        for weight, view in self._views():
+            tensor = self._tensors[weight.name]
+            tensor.data = view
+            if tensor.grad is not None:
+                tensor.grad = fn(tensor.grad)
+        return self
+
+    def __deepcopy__(self, memo: dict) -> "PolicyModel":
+        copy = PolicyModel(self.program).to(self._flat.device).train(self.training)
+        copy.load_flat(self._flat)
+        memo[id(self)] = copy
+        return copy
+
+    def _run(self, step: _Step, values: dict[int | None, Tensor], dtype: torch.dtype) -> None:
+        """One step on flattened rows [n, width]."""
+        op = step.op
+        output, x = step.outputs[0], values[op.inputs[0]]
+        match op.kind:
+            case "linear":
+                results = self._linear(step, x, dtype)
+                values.update(zip(step.outputs, results))
+            case "activation":
+                if op.attrs["function"] == "relu":
+                    values[output] = torch.relu_(x) if step.in_place else torch.relu(x)
+                else:
+                    values[output] = _ACTIVATIONS[op.attrs["function"]](x)
+            case "cast_affine":
+                values[output] = self._cast(step, x).to(dtype)
+            case "slice":
+                values[output] = x[:, op.attrs["start"] : op.attrs["start"] + step.sizes[0]]
+            case "concat":
+                values[output] = torch.cat([values[i] for i in op.inputs], 1)
+            case "add":
+                values[output] = x + values[op.inputs[1]]
+            case "mul":
+                values[output] = x * values[op.inputs[1]]
+            case "reshape":
+                values[output] = x
+            case "mask":
+                mask = values.get(self.program.mask)
+                values[output] = x if mask is None else torch.where(mask, x, -torch.inf)
+
+    def _linear(self, step: _Step, x: Tensor, dtype: torch.dtype) -> Sequence[Tensor]:
+        tensors = self._tensors
+        if len(step.weights) == 1:
+            weight = tensors[step.weights[0]]
+            bias = tensors[step.biases[0]] if step.biases else None
+        else:
+            weight = torch.cat([tensors[name] for name in step.weights])
+            bias = torch.cat([tensors[name] for name in step.biases]) if step.biases else None
+        y = F.linear(x, weight.to(dtype), None if bias is None else bias.to(dtype))
+        if not step.terminal:
+            return (y,)
+        # Few columns, of which softmax and loss read one after another: they are laid out so.
+        columns = y.t().float().contiguous()
+        return [column.t() for column in columns.split(step.sizes)]
+
+    def _cast(self, step: _Step, x: Tensor) -> Tensor:
+        scale, offset, clip = (step.op.attrs[name] for name in ("scale", "offset", "clip"))
+        if step.weights:
+            mean, inv_std = (self._tensors[name] for name in step.weights)
+            x = (x.float() - mean) * inv_std
+        elif scale != 1 or offset != 0:
+            x = x.float() * scale + offset
+        return x.clamp(-clip, clip) if clip > 0 else x
+
+
+def _head(program: Program) -> int:
+    return next(index for index, op in enumerate(program.ops) if op.kind == "head")
+
+
+def _plan(program: Program) -> list[_Step]:
+    """The operations as steps: logits and value from the same features are one matrix product."""
+    unknown = {op.kind for op in program.ops} - _KINDS
+    if unknown:
+        raise ProgramError(f"not implemented in the torch module: {', '.join(sorted(unknown))}")
+    readers: dict[int, list[str]] = {}
+    made_by = {op.output: op.kind for op in program.ops}
+    for op in program.ops:
+        for buffer in op.inputs:
+            readers.setdefault(buffer, []).append(op.kind)
+
+    def is_terminal(op: Op) -> bool:
+        return op.kind == "linear" and set(readers.get(op.output, ())) <= {"mask", "head"}
+
+    steps: list[_Step] = []
+    done: set[int] = set()
+    for index, op in enumerate(program.ops):
+        if op.output in done or op.kind == "head":
+            continue
+        group = [op]
+        if is_terminal(op):
+            for other in program.ops[index + 1 :]:
+                same = other.inputs == op.inputs and len(other.weights) == len(op.weights)
+                if is_terminal(other) and same:
+                    group.append(other)
+        done.update(member.output for member in group)
+        first = (
+            1 if op.kind == "linear" else None
+        )  # of a linear operation's weights, W; the other is its bias
+        steps.append(
+            _Step(
+                op,
+                outputs=tuple(member.output for member in group),
+                sizes=tuple(program.buffers[member.output].width for member in group),
+                weights=tuple(weight.name for member in group for weight in member.weights[:first]),
+                biases=tuple(weight.name for member in group for weight in member.weights[1:] if first),
+                terminal=is_terminal(op),
+                in_place=made_by.get(op.inputs[0]) == "linear" and len(readers[op.inputs[0]]) == 1,
+            )
+        )
+    return steps
+
+
+def _register(module: nn.Module, name: str, tensor: Tensor) -> None:
+    """As the parameter or buffer of that dotted name, in submodules made on the way."""
+    *path, last = name.split(".")
+    for part in path:
+        if part not in module._modules:
+            module.add_module(part, nn.Module())
+        module = module._modules[part]
+    if isinstance(tensor, nn.Parameter):
+        module.register_parameter(last, tensor)
+    else:
+        module.register_buffer(last, tensor)
