@@ -7,9 +7,10 @@
 /* Row sizes; 0 if the shape breaks a limit of sim.h. */
 static int measure(sim_host *h) {
     const sim_shape *s = &h->shape;
-    if (s->agents < 1 || s->agents > INT32_MAX / h->worlds || s->heads < 1 || s->heads > SIM_MAX_HEADS) return 0;
-    if (s->obs_dtype < SIM_UINT8 || s->obs_dtype > SIM_FLOAT32 || s->obs_dims < 0 || s->obs_dims > SIM_MAX_DIMS)
-        return 0;
+    if (s->agents < 1 || s->agents > INT32_MAX / h->worlds) return 0;
+    if (s->heads < 1 || s->heads > SIM_MAX_HEADS) return 0;
+    if (s->obs_dtype < SIM_UINT8 || s->obs_dtype > SIM_FLOAT32) return 0;
+    if (s->obs_dims < 0 || s->obs_dims > SIM_MAX_DIMS) return 0;
     h->agents = h->worlds * s->agents;
     h->obs_row = host_dtype_bytes(s->obs_dtype);
     for (int i = 0; i < s->obs_dims; i++) {
@@ -31,10 +32,12 @@ void *host_world(const sim_host *h, int32_t world) { return h->world[world]; }
 
 void host_world_seeds(uint64_t run_seed, uint64_t first, int32_t count, uint64_t restart, uint64_t domain,
                       uint64_t *out) {
-    for (int32_t i = 0; i < count; i++) out[i] = sim_world_seed(run_seed, first + (uint64_t)i, restart, domain);
+    for (int32_t i = 0; i < count; i++)
+        out[i] = sim_world_seed(run_seed, first + (uint64_t)i, restart, domain);
 }
 
-int host_create(sim_host *h, const sim_api *api, const double *params, int32_t worlds, const uint64_t *seeds) {
+int host_create(sim_host *h, const sim_api *api, const double *params, int32_t worlds,
+                const uint64_t *seeds) {
     *h = (sim_host){.api = api, .worlds = worlds};
     if (worlds < 1 || api->shape(params, &h->shape) < 0 || !measure(h)) return HOST_SHAPE;
     size_t agents = (size_t)h->agents, statistics = agents * (size_t)api->n_statistics;

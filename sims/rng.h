@@ -1,5 +1,5 @@
 /* A small generator for simulators: PCG32 (O'Neill 2014, "PCG: A Family of Simple Fast Space-Efficient
- * Statistically Good Algorithms for Random Number Generation"), 16 bytes of state, seeded through SplitMix64. */
+ * Statistically Good Algorithms for Random Number Generation"), 16 bytes of state, through SplitMix64. */
 #ifndef HEADRACE_RNG_H
 #define HEADRACE_RNG_H
 

@@ -2,25 +2,27 @@
  *
  * A simulator is one shared library, `sims/<name>/<name>.so`, that exports one function, `sim_entry`, which
  * returns a constant table: what the simulator is (parameters, statistics) and what it can do (create, reset,
- * step, destroy; optionally save, load and render). `sims/cartpole/cartpole.c` is the example to copy.
+ * step, destroy; optionally save, load and render). `sims/cartpole/cartpole.c` is the example to copy, and
+ * `python -m sims.check NAME` tries the rules below on yours.
  *
- * A *world* is one instance. It holds one agent or many, which advance together: one call of `step` is one tick
- * of all of them. A producer steps many worlds. All arrays belong to the caller and point straight into a
- * trajectory slot in shared memory, so what `step` writes is where the learner reads it.
+ * A *world* is one instance. It holds one agent or many, which advance together: one call of `step` is one
+ * tick of all of them. A producer steps many worlds. All arrays belong to the caller and point straight into
+ * a trajectory slot in shared memory, so what `step` writes is where the learner reads it.
  *
  * Rules
  *  1. Write every byte of every observation (and mask) at every reset and step: the memory holds old data.
  *  2. Assume no alignment of `obs` beyond that of its element type.
- *  3. No global state, no libc rand(), no allocation, no system call and no printing in `step`. A world draws all
- *     its randomness from the seed that `create` was given (sims/rng.h has a small generator): same seed and
- *     same actions, same bytes.
+ *  3. No global state, no libc rand(), no allocation, no system call and no printing in `step`. A world draws
+ *     all its randomness from the seed that `create` was given (sims/rng.h has a small generator): same seed
+ *     and same actions, same bytes.
  *  4. Report trouble by a negative return value; never exit, assert or loop for ever.
  *  5. Ends of episodes, for each agent on its own:
- *     - terminated (the task ended): set `terminated[i] = 1`, begin the agent's next episode at once and write
- *       its *first* observation.
+ *     - terminated (the task ended): set `terminated[i] = 1`, begin the agent's next episode at once and
+ *       write its *first* observation.
  *     - truncated (a time limit or the like cut it short): set `truncated[i] = 1` and write the *final*
- *       observation of the old episode. At the next step ignore the agent's action, give reward 0 and no flags,
- *       begin the next episode and write its first observation. That step does not count as experience.
+ *       observation of the old episode. At the next step ignore the agent's action, give reward 0 and no
+ *       flags, begin the next episode and write its first observation. That step does not count as
+ *       experience.
  *     - both at once counts as terminated.
  *     In either case fill row i of `statistics` in the call that sets the flag.
  *  6. Rewards are raw. Scaling and clipping are the learner's.
@@ -100,7 +102,7 @@ typedef struct sim_api {
     int (*shape)(const double *params, sim_shape *out);
     void *(*create)(const double *params, uint64_t seed); /* NULL: no memory */
     void (*destroy)(void *world);
-    int (*reset)(void *world, const sim_io *io); /* begins an episode of every agent; writes obs and mask only */
+    int (*reset)(void *world, const sim_io *io); /* begins an episode of every agent: obs, mask */
     int (*step)(void *world, const sim_io *io);
 
     /* Optional, NULL where absent. A saved state is flat, free of pointers, and includes the generator. */
@@ -108,8 +110,9 @@ typedef struct sim_api {
     int (*save)(const void *world, void *out);
     int (*load)(void *world, const void *state);
 
-    /* Optional. `render_text` writes at most `capacity` bytes of UTF-8 with a final NUL and returns its length.
-     * `render_rgb` writes [height, width, 3] bytes, or only the size when `out` is NULL. */
+    /* Optional. `render_text` writes at most `capacity` bytes of UTF-8, the final NUL included, and returns
+     * the length without it, or a negative value if that is too little. `render_rgb` writes [height, width,
+     * 3] bytes, or only the size when `out` is NULL. */
     int (*render_text)(const void *world, char *out, size_t capacity);
     int (*render_rgb)(const void *world, uint8_t *out, int32_t *width, int32_t *height);
 } sim_api;

@@ -195,7 +195,7 @@ def test_truncation_gives_the_final_observation_then_a_first_one():
         assert worlds.valid.all()
 
 
-@pytest.mark.parametrize(("frameskip", "steps"), [(1, 4000), (4, 2000), (16, 500)])
+@pytest.mark.parametrize(("frameskip", "steps"), [(1, 2500), (4, 1500), (16, 400)])
 def test_the_ball_obeys_geometry(phases, frameskip, steps):
     """It stays in the field and out of bricks and flies straight between contacts, at its level's speed; a
     brick vanishes only beside the ball and for its points."""

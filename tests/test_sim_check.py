@@ -15,7 +15,7 @@ RELAY = (DATA / "relay.c").read_text()
 CARTPOLE = (ROOT / "sims" / "cartpole" / "cartpole.c").read_text()
 
 
-def verdict(simulator, params, steps=400) -> dict[str, str]:
+def verdict(simulator, params, steps=200) -> dict[str, str]:
     """The line of each rule, by the name of the rule's function."""
     lines: list[str] = []
     good = check(Subject(simulator, params, steps), lines.append)

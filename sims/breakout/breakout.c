@@ -16,8 +16,8 @@ typedef struct breakout {
 
 _Static_assert(sizeof(breakout) <= 128, "a world should stay within two cache lines");
 
-/* Sixteen flags at once: GCC's vector types become the widest registers of the machine, where a plain loop over bits
- * is vectorized across words and costs eight times as much (measured with GCC 12, AVX-512). */
+/* Sixteen flags at once: GCC's vector types become the widest registers of the machine, where a plain loop
+ * over bits is vectorized across words and costs eight times as much (measured with GCC 12, AVX-512). */
 typedef uint32_t lanes __attribute__((vector_size(64)));
 static const lanes lane_bit = {1u << 0, 1u << 1, 1u << 2,  1u << 3,  1u << 4,  1u << 5,  1u << 6,  1u << 7,
                                1u << 8, 1u << 9, 1u << 10, 1u << 11, 1u << 12, 1u << 13, 1u << 14, 1u << 15};

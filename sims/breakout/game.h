@@ -1,21 +1,24 @@
 /* Breakout: 6 x 18 bricks, two walls, five balls, 864 points, after the arcade game of 1976.
  *
- * Rules. Length is in units (the field is 144 x 138, a brick 8 x 6, the ball 4 x 4), time in frames, y points down.
- *  - A brick of the rows from the top is worth 7, 7, 4, 4, 1, 1 points: 432 a wall. The second wall appears when the
- *    ball meets the paddle (or is served anew) after the first is cleared. The game ends (terminated) when the fifth
- *    ball is lost or the second wall is cleared; after `max_steps` steps it is cut short (truncated).
- *  - A ball is served by itself, downwards, from a random place under the wall in a random direction. It is lost when
- *    it passes the paddle's upper edge without meeting the paddle.
- *  - The sine of the angle (from the vertical) off the paddle is 0.85 at the paddle's end, 0 in its middle and linear
- *    between; the direction of arrival plays no part.
- *  - The ball's speed rises at its 4th and 12th meeting with the paddle and when it first hits one of the two middle
- *    rows and one of the two upper rows: 1.2, 1.5, 1.8, 2.1, 2.4 units a frame. The paddle (16 wide, 2 units a frame)
- *    shrinks to half when the ball hits the ceiling. A new ball undoes both.
- *  - Every brick that the ball hits vanishes, so an endless loop needs the paddle: from the 9th meeting with the
- *    paddle in a row without a brick between, a random part is added to the angle. No policy can cycle for ever.
+ * Rules. Length is in units (the field is 144 x 138, a brick 8 x 6, the ball 4 x 4), time in frames, y down.
+ *  - A brick of the rows from the top is worth 7, 7, 4, 4, 1, 1 points: 432 a wall. The second wall appears
+ *    when the ball meets the paddle (or is served anew) after the first is cleared. The game ends
+ *    (terminated) when the fifth ball is lost or the second wall is cleared; after `max_steps` steps it is
+ *    cut short (truncated).
+ *  - A ball is served by itself, downwards, from a random place under the wall in a random direction. It is
+ *    lost when it passes the paddle's upper edge without meeting the paddle.
+ *  - The sine of the angle (from the vertical) off the paddle is 0.85 at the paddle's end, 0 in its middle
+ *    and linear between; the direction of arrival plays no part.
+ *  - The ball's speed rises at its 4th and 12th meeting with the paddle and when it first hits one of the two
+ *    middle rows and one of the two upper rows: 1.2, 1.5, 1.8, 2.1, 2.4 units a frame. The paddle (16 wide, 2
+ *    units a frame) shrinks to half when the ball hits the ceiling. A new ball undoes both.
+ *  - Every brick that the ball hits vanishes, so an endless loop needs the paddle: from the 9th meeting with
+ *    the paddle in a row without a brick between, a random part is added to the angle. No policy can cycle
+ *    for ever.
  *
- * Motion is continuous: `fly` goes from contact to contact along straight lines, so nothing tunnels at any speed and
- * a step that meets nothing costs two multiplications. `frameskip` is only the length of a step in frames. */
+ * Motion is continuous: `fly` goes from contact to contact along straight lines, so nothing tunnels at any
+ * speed and a step that meets nothing costs two multiplications. `frameskip` is only the length of a step in
+ * frames. */
 #ifndef HEADRACE_BREAKOUT_GAME_H
 #define HEADRACE_BREAKOUT_GAME_H
 
@@ -45,7 +48,7 @@ enum { STAY, LEFT, RIGHT, ACTIONS };
 #define BOUNCE_SINE 0.85f
 #define LOOP_SINE 0.3f
 #define SPEED_MAX 2.4f
-/* The slack with which an edge on a grid line counts as not yet past it: far above rounding, far below a brick. */
+/* How far an edge may be past a grid line and count as not yet past it: far above rounding. */
 #define SLACK 1e-3f
 
 static const float speeds[] = {1.2f, 1.5f, 1.8f, 2.1f, SPEED_MAX};
@@ -167,8 +170,8 @@ static bool meet_paddle(game *g, float paddle) {
     return true;
 }
 
-/* Grid cells. Rows are -1 above the wall, 0 to 5 in it and 6 below it. Slack narrows the ball, so an edge that has
- * just met a line counts as on this side of it. */
+/* Grid cells. Rows are -1 above the wall, 0 to 5 in it and 6 below it. Slack narrows the ball, so an edge
+ * that has just met a line counts as on this side of it. */
 static int column_of(float x) { return (int)floorf(x * (1.0f / BRICK_WIDTH)); }
 
 static int row_of(float y) {
@@ -181,8 +184,8 @@ static int right_column(const game *g) { return column_of(g->x + (RADIUS - SLACK
 static int upper_row(const game *g) { return row_of(g->y - (RADIUS - SLACK)); }
 static int lower_row(const game *g) { return row_of(g->y + (RADIUS - SLACK)); }
 
-/* The column and row of the ball's leading edges. They are exact: an edge is in a cell once its border was passed
- * and found free, whatever rounding says about the coordinate. So no brick is entered unseen. */
+/* The column and row of the ball's leading edges. They are exact: an edge is in a cell once its border was
+ * passed and found free, whatever rounding says about the coordinate. So no brick is entered unseen. */
 typedef struct front {
     int column, row;
 } front;
@@ -232,8 +235,8 @@ static void cross_row(game *g, front *f) {
 
 static bool game_is_won(const game *g) { return g->standing == 0 && g->wall + 1 == WALLS; }
 
-/* Moves the ball for `frames` from contact to contact, while the paddle drifts at `drift` units a frame. Ends early
- * when the game is won or the ball is lost; a lost ball is replaced while there are more. */
+/* Moves the ball for `frames` from contact to contact, while the paddle drifts at `drift` units a frame. Ends
+ * early when the game is won or the ball is lost; a lost ball is replaced while there are more. */
 static void fly(game *g, float frames, float drift) {
     float left = frames;
     front f = {front_column(g), front_row(g)};

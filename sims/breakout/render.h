@@ -8,7 +8,8 @@
 
 /* A character stands for 4 x 6 units: half a brick. */
 enum { CELL_WIDTH = 4, CELL_HEIGHT = 6, TEXT_COLUMNS = 36, TEXT_ROWS = 23 };
-_Static_assert(TEXT_COLUMNS * CELL_WIDTH == (int)WIDTH && TEXT_ROWS * CELL_HEIGHT == (int)HEIGHT, "whole field");
+_Static_assert(TEXT_COLUMNS * CELL_WIDTH == (int)WIDTH, "the whole field's width");
+_Static_assert(TEXT_ROWS * CELL_HEIGHT == (int)HEIGHT, "the whole field's height");
 
 /* A pixel stands for half a unit. */
 enum { SCALE = 2, PICTURE_WIDTH = (int)WIDTH * SCALE, PICTURE_HEIGHT = (int)HEIGHT * SCALE };
@@ -33,11 +34,12 @@ static char *append_line(char *at) {
     return at;
 }
 
-/* Writes one frame of UTF-8 with a final NUL; returns its length in bytes, or -1 if `capacity` is too small. */
+/* Writes one frame of UTF-8 with a final NUL; returns its length in bytes, or -1 if it does not fit. */
 static int draw_text(const game *g, char *out, size_t capacity) {
     char frame[(TEXT_ROWS + 3) * (TEXT_COLUMNS + 3) * 3];
-    char *at = frame + snprintf(frame, sizeof frame, "score %d of %d   ball %d of %d   wall %d of %d\n", g->score,
-                                SCORE_MAX, BALLS - g->balls + 1, BALLS, g->wall + 1, WALLS);
+    char *at = frame;
+    at += snprintf(frame, sizeof frame, "score %d of %d   ball %d of %d   wall %d of %d\n",
+                   g->score, SCORE_MAX, BALLS - g->balls + 1, BALLS, g->wall + 1, WALLS);
     at = append(append_line(append(at, "┌")), "┐\n");
     for (int row = 0; row < TEXT_ROWS; row++) {
         at = append(at, "│");

@@ -1,13 +1,13 @@
-/* CartPole: balance a pole on a cart by pushing the cart left or right. The example to copy for a new simulator.
+/* CartPole: balance a pole on a cart by pushing the cart. The example to copy for a new simulator.
  *
- * Source: Barto, Sutton, Anderson 1983, "Neuronlike adaptive elements that can solve difficult learning control
- * problems", with the equations of Florian 2007, "Correct equations for the dynamics of the cart-pole system".
- * Constants, integrator, limits and rewards are those of Gymnasium's CartPole-v1:
+ * Source: Barto, Sutton, Anderson 1983, "Neuronlike adaptive elements that can solve difficult learning
+ * control problems", with the equations of Florian 2007, "Correct equations for the dynamics of the cart-pole
+ * system". Constants, integrator, limits and rewards are those of Gymnasium's CartPole-v1:
  *  - an episode begins with all four state variables uniform in [-0.05, 0.05);
  *  - action 0 pushes left and 1 right, for 0.02 s, integrated by one explicit Euler step in double precision;
  *  - every step earns 1, the last included;
- *  - terminated when the cart is more than 2.4 m from the middle or the pole more than 12 degrees from upright;
- *    truncated after 500 steps.
+ *  - terminated when the cart is more than 2.4 m from the middle or the pole more than 12 degrees from
+ *    upright; truncated after 500 steps.
  * SI units; positive is right, and positive angles lean to the right. */
 #include <math.h>
 #include <stdio.h>
@@ -66,11 +66,13 @@ typedef struct cartpole {
 static void begin_episode(state *now) {
     now->steps = 0;
     now->pending = 0;
-    for (int i = 0; i < VARIABLES; i++) now->s[i] = START_LIMIT * (2.0 * (double)rng_float(&now->random) - 1.0);
+    for (int i = 0; i < VARIABLES; i++)
+        now->s[i] = START_LIMIT * (2.0 * (double)rng_float(&now->random) - 1.0);
 }
 
-/* One explicit Euler step. Gymnasium's order of operations, and no fused multiply-add: an unstable system doubles a
- * difference of one rounding every nine steps, so only the very same roundings stay together over an episode. */
+/* One explicit Euler step. Gymnasium's order of operations, and no fused multiply-add: an unstable system
+ * doubles a difference of one rounding every nine steps, so only the very same roundings stay together over
+ * an episode. */
 __attribute__((optimize("fp-contract=off"))) static void push(double *s, double force) {
     double sine = sin(s[ANGLE]), cosine = cos(s[ANGLE]), turn = s[ANGULAR_VELOCITY];
     double pull = (force + POLE_MASS * HALF_POLE * (turn * turn) * sine) / TOTAL_MASS;
@@ -125,7 +127,7 @@ static int reset(void *world, const sim_io *io) {
 
 static int step(void *world, const sim_io *io) {
     state *now = &((cartpole *)world)->now;
-    if (now->pending) return reset(world, io); /* the step after a truncation: no action, no reward, no flags */
+    if (now->pending) return reset(world, io); /* after a truncation: no action, reward or flags */
 
     int32_t action = *(const int32_t *)io->actions;
     if (action != 0 && action != 1) return -1;
@@ -175,19 +177,19 @@ static int render_text(const void *world, char *out, size_t capacity) {
     char field[TEXT_HEIGHT][TEXT_WIDTH + 1];
     memset(field, ' ', sizeof field);
     int cart = (int)lround(now->s[POSITION] / 0.08) + TEXT_WIDTH / 2;
+    double top = 2.0 * HALF_POLE * cos(now->s[ANGLE]);
     for (int row = 0; row < TEXT_HEIGHT; row++) {
         field[row][TEXT_WIDTH] = '\0';
         double height = 0.16 * (TEXT_HEIGHT - 1 - row);
         int column = cart + (int)lround(height * tan(now->s[ANGLE]) / 0.08);
-        if (height > 0.0 && height <= 2.0 * HALF_POLE * cos(now->s[ANGLE]) && column >= 0 && column < TEXT_WIDTH)
-            field[row][column] = '|';
+        if (height > 0.0 && height <= top && column >= 0 && column < TEXT_WIDTH) field[row][column] = '|';
     }
     for (int column = cart - 2; column <= cart + 2; column++)
         if (column >= 0 && column < TEXT_WIDTH) field[TEXT_HEIGHT - 1][column] = '=';
 
     char frame[(TEXT_HEIGHT + 2) * (TEXT_WIDTH + 2) + 64];
-    int length = snprintf(frame, sizeof frame, "step %d   position %+.2f m   angle %+.1f degrees\n", now->steps,
-                          now->s[POSITION], now->s[ANGLE] * 180.0 / M_PI);
+    int length = snprintf(frame, sizeof frame, "step %d   position %+.2f m   angle %+.1f degrees\n",
+                          now->steps, now->s[POSITION], now->s[ANGLE] * 180.0 / M_PI);
     for (int row = 0; row < TEXT_HEIGHT; row++)
         length += snprintf(frame + length, sizeof frame - (size_t)length, "%s\n", field[row]);
     memset(frame + length, '-', TEXT_WIDTH);

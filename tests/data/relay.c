@@ -1,10 +1,11 @@
-/* A simulator for tests: every agent's episodes follow a fixed script, so each figure can be computed by hand.
+/* A simulator for tests: every agent's episodes follow a fixed script, so each figure can be computed by
+ * hand.
  *
- * Agent i's episode e lasts 3 + i steps and ends, by e modulo 3: terminated, truncated, both. A step's reward is
- * 1 + 10 * (action of head 0), or 1 + action when `continuous`. An observation is [agent, episode, step, 7].
- * Before step s choice s % 3 of head 0 is forbidden. With `unruly` it breaks the rules that the host enforces: it
- * rewards and flags the step after a truncation, and its flags are 255 instead of 1. `fail_at` makes that step of
- * the world return -7. */
+ * Agent i's episode e lasts 3 + i steps and ends, by e modulo 3: terminated, truncated, both. A step's reward
+ * is 1 + 10 * (action of head 0), or 1 + action when `continuous`. An observation is [agent, episode, step,
+ * 7]. Before step s choice s % 3 of head 0 is forbidden. With `unruly` it breaks the rules that the host
+ * enforces: it rewards and flags the step after a truncation, and its flags are 255 instead of 1. `fail_at`
+ * makes that step of the world return -7. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,7 +32,12 @@ typedef struct relay {
 
 static int shape(const double *values, sim_shape *out) {
     *out = (sim_shape){
-        .agents = (int32_t)values[AGENTS], .obs_dtype = SIM_INT32, .obs_dims = 2, .obs_shape = {2, 2}, .heads = 2};
+        .agents = (int32_t)values[AGENTS],
+        .obs_dtype = SIM_INT32,
+        .obs_dims = 2,
+        .obs_shape = {2, 2},
+        .heads = 2,
+    };
     out->head[0].choices = 3;
     out->head[1].choices = 2;
     out->has_mask = 1;
