@@ -12,25 +12,28 @@ const char *const producer_counter_names[] = {HR_PRODUCER_COUNTERS(X) NULL};
 const char *const learner_counter_names[] = {HR_LEARNER_COUNTERS(X) NULL};
 const char *const learner_gauge_names[] = {HR_LEARNER_GAUGES(X) NULL};
 #undef X
-const char *const role_names[] = {"none", "supervisor", "producer", "learner", "server", "exporter", "recorder",
-                                  "evaluator", NULL};
-const char *const state_names[] = {"none", "starting", "running", "backoff", "hung", "stopping", "exited", "failed",
-                                   NULL};
-const char *const phase_names[] = {"starting", "step", "policy", "train", "wait_credit", "wait_full", "wait_version",
-                                   "wait_answer", "wait_owner", "wait_data", "saving", "stopping", NULL};
+const char *const role_names[] = {"none",     "supervisor", "producer",  "learner", "server",
+                                  "exporter", "recorder",   "evaluator", NULL};
+const char *const state_names[] = {"none",     "starting", "running", "backoff", "hung",
+                                   "stopping", "exited",   "failed",  NULL};
+const char *const phase_names[] = {"starting",  "step",         "policy",      "train",      "wait_credit",
+                                   "wait_full", "wait_version", "wait_answer", "wait_owner", "wait_data",
+                                   "saving",    "stopping",     NULL};
 const char *const stop_names[] = {"run", "signal", "steps", "seconds", "versions", "score", "failure", NULL};
 const char *const slot_state_names[] = {"none", "free", "writing", "ready", "leased", "bad", NULL};
-const char *const drop_names[] = {"not_written", "overwritten", "bad", "redelivered", "consumed", "rollback", "shutdown",
-                                  "lag", NULL};
-const char *const claimable_names[] = {"claimable", "wait_credit", "wait_full", "wait_owner", "skip", "stopped",
-                                       "exhausted", NULL};
+const char *const drop_names[] = {"not_written", "overwritten", "bad", "redelivered", "consumed",
+                                  "rollback",    "shutdown",    "lag", NULL};
+const char *const claimable_names[] = {"claimable", "wait_credit", "wait_full", "wait_owner",
+                                       "skip",      "stopped",     "exhausted", NULL};
 _Static_assert(sizeof role_names / sizeof *role_names == HR_EVALUATOR + 2, "a name for each role");
 _Static_assert(sizeof state_names / sizeof *state_names == HR_FAILED + 2, "a name for each state");
 _Static_assert(sizeof phase_names / sizeof *phase_names == HR_PHASE_STOPPING + 2, "a name for each phase");
 _Static_assert(sizeof stop_names / sizeof *stop_names == HR_STOP_FAILURE + 2, "a name for each reason");
-_Static_assert(sizeof slot_state_names / sizeof *slot_state_names == HR_BAD + 2, "a name for each slot state");
+_Static_assert(sizeof slot_state_names / sizeof *slot_state_names == HR_BAD + 2,
+               "a name for each slot state");
 _Static_assert(sizeof drop_names / sizeof *drop_names == HR_COUNTS + 1, "a name for each count");
-_Static_assert(sizeof claimable_names / sizeof *claimable_names == HR_EXHAUSTED + 2, "a name for each answer");
+_Static_assert(sizeof claimable_names / sizeof *claimable_names == HR_EXHAUSTED + 2,
+               "a name for each answer");
 
 int find_name(const char *const *names, const char *name, const char *what)
 {
@@ -150,8 +153,10 @@ static int add_constants(PyObject *module)
                    PyModule_AddIntConstant(module, "AGE_BINS", HR_AGE_BINS) != 0 ||
                    PyModule_AddIntConstant(module, "MAX_PROCESSES", HR_MAX_PROCESSES) != 0 ||
                    PyModule_AddIntConstant(module, "MAX_LEARNERS", HR_MAX_LEARNERS) != 0 ||
-                   add_names(module, "ROLES", role_names) != 0 || add_names(module, "STATES", state_names) != 0 ||
-                   add_names(module, "PHASES", phase_names) != 0 || add_names(module, "STOP_REASONS", stop_names) != 0 ||
+                   add_names(module, "ROLES", role_names) != 0 ||
+                   add_names(module, "STATES", state_names) != 0 ||
+                   add_names(module, "PHASES", phase_names) != 0 ||
+                   add_names(module, "STOP_REASONS", stop_names) != 0 ||
                    add_names(module, "PRODUCER_COUNTERS", producer_counter_names) != 0 ||
                    add_names(module, "LEARNER_COUNTERS", learner_counter_names) != 0 ||
                    add_names(module, "LEARNER_GAUGES", learner_gauge_names) != 0
@@ -161,7 +166,8 @@ static int add_constants(PyObject *module)
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, .m_name = "ringbuf._ring",
-    .m_doc = "Shared-memory rings, weights channel and control block; see ringbuf/__init__.py.", .m_size = -1};
+    .m_doc = "Shared-memory rings, weights channel and control block; see ringbuf/__init__.py.",
+    .m_size = -1};
 
 PyMODINIT_FUNC PyInit__ring(void);
 PyMODINIT_FUNC PyInit__ring(void)

@@ -1,4 +1,5 @@
-/* The CPython extension: what its files share. Limited API of Python 3.11, so one build serves all later versions. */
+/* The CPython extension: what its files share. Limited API of Python 3.11, so one build serves all later
+ * versions. */
 #ifndef HEADRACE_RING_PYTHON_H
 #define HEADRACE_RING_PYTHON_H
 
@@ -24,15 +25,13 @@ typedef struct Segment {
 typedef struct RingObject RingObject;
 
 typedef struct ControlObject {
-    PyObject_HEAD
-    hr_control c;
+    PyObject_HEAD hr_control c;
     Segment segment;
     RingObject *rings; /* attached through this control block, for set_stop() to ring; borrowed */
 } ControlObject;
 
 struct RingObject {
-    PyObject_HEAD
-    hr_ring r;
+    PyObject_HEAD hr_ring r;
     Segment segment;
     ControlObject *control;
     RingObject *next, *previous;
@@ -44,19 +43,19 @@ struct RingObject {
 };
 
 typedef struct WeightsObject {
-    PyObject_HEAD
-    hr_weights w;
+    PyObject_HEAD hr_weights w;
     Segment segment;
     hr_weights_access access;
 } WeightsObject;
 
-extern PyObject *ring_error;   /* ringbuf.errors.RingError */
+extern PyObject *ring_error; /* ringbuf.errors.RingError */
 extern PyObject *control_type, *ring_type, *lease_type, *claim_type, *weights_type;
 
 /* Names of enums and counters, in C order; the arrays end with NULL. */
 extern const char *const role_names[], *const state_names[], *const phase_names[], *const stop_names[];
 extern const char *const slot_state_names[], *const drop_names[], *const claimable_names[];
-extern const char *const producer_counter_names[], *const learner_counter_names[], *const learner_gauge_names[];
+extern const char *const producer_counter_names[], *const learner_counter_names[],
+                                                       *const learner_gauge_names[];
 
 /* Index of `name`, or -1 with ValueError that lists the names. */
 int find_name(const char *const *names, const char *name, const char *what);
@@ -93,7 +92,8 @@ int add_lease(PyObject *module);
 int add_weights(PyObject *module);
 int add_create(PyObject *module);
 
-/* The object as a ring if it is attached in one of the `allowed` ways (bits 1 << hr_access), else NULL with an error. */
+/* The object as a ring if it is attached in one of the `allowed` ways (bits 1 << hr_access), else NULL with
+ * an error. */
 RingObject *ring_as(PyObject *self, unsigned allowed);
 #define AS_PRODUCER (1u << HR_ACCESS_PRODUCER)
 #define AS_LEARNER (1u << HR_ACCESS_LEARNER)

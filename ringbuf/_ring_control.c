@@ -80,16 +80,20 @@ static hr_process *process_at(PyObject *self, uint32_t index)
 }
 
 /* N1 pairs with N1: every value below stands by itself. */
-static uint64_t get(_Atomic uint64_t *at) { return atomic_load_explicit(at, memory_order_relaxed); }
+static uint64_t get(_Atomic uint64_t *at)
+{
+    return atomic_load_explicit(at, memory_order_relaxed);
+}
 
 static PyObject *set_process(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"index", "role", "role_index", "pid", "start_time", "core", "state", "epoch", NULL};
+    static char *names[] = {"index", "role",  "role_index", "pid", "start_time",
+                            "core",  "state", "epoch",      NULL};
     uint32_t index;
     const char *role = NULL, *state = NULL;
     PyObject *role_index = NULL, *pid = NULL, *start_time = NULL, *core = NULL, *epoch = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&|$zOOOOzO", names, to_u32, &index, &role, &role_index, &pid,
-                                     &start_time, &core, &state, &epoch))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&|$zOOOOzO", names, to_u32, &index, &role, &role_index,
+                                     &pid, &start_time, &core, &state, &epoch))
         return NULL;
     hr_process *p = process_at(self, index);
     if (p == NULL)
@@ -139,7 +143,8 @@ static PyObject *process(PyObject *self, PyObject *args)
     uint32_t state = atomic_load_explicit(&p->state, memory_order_acquire); /* G2 */
     int32_t core = atomic_load_explicit(&p->core, memory_order_relaxed);
     PyObject *items[] = {
-        PyUnicode_FromString(name_of(role_names, atomic_load_explicit(&p->role, memory_order_relaxed), HR_EVALUATOR)),
+        PyUnicode_FromString(
+            name_of(role_names, atomic_load_explicit(&p->role, memory_order_relaxed), HR_EVALUATOR)),
         PyLong_FromUnsignedLong(atomic_load_explicit(&p->role_index, memory_order_relaxed)),
         PyLong_FromUnsignedLongLong(get(&p->pid)),
         PyLong_FromUnsignedLongLong(get(&p->start_time)),
@@ -161,7 +166,9 @@ static const char *const *counter_names(const hr_process *p)
 {
     static const char *const nothing[] = {NULL};
     uint32_t role = atomic_load_explicit(&p->role, memory_order_relaxed);
-    return role == HR_PRODUCER ? producer_counter_names : role == HR_LEARNER ? learner_counter_names : nothing;
+    return role == HR_PRODUCER  ? producer_counter_names
+           : role == HR_LEARNER ? learner_counter_names
+                                : nothing;
 }
 
 static PyObject *counters(PyObject *self, PyObject *args)
@@ -279,7 +286,10 @@ static PyObject *bin_add(PyObject *self, PyObject *args, uint32_t first, uint32_
     Py_RETURN_NONE;
 }
 
-static PyObject *lag_add(PyObject *self, PyObject *args) { return bin_add(self, args, HR_L_COUNT, HR_LAG_BINS); }
+static PyObject *lag_add(PyObject *self, PyObject *args)
+{
+    return bin_add(self, args, HR_L_COUNT, HR_LAG_BINS);
+}
 
 static PyObject *age_add(PyObject *self, PyObject *args)
 {
@@ -307,7 +317,8 @@ static PyObject *get_stop(PyObject *self, void *unused)
     if (c == NULL)
         return NULL;
     hr_stop_reason reason = hr_control_stop(c);
-    return reason == HR_RUN ? Py_NewRef(Py_None) : PyUnicode_FromString(name_of(stop_names, reason, HR_STOP_FAILURE));
+    return reason == HR_RUN ? Py_NewRef(Py_None)
+                            : PyUnicode_FromString(name_of(stop_names, reason, HR_STOP_FAILURE));
 }
 
 static PyObject *set_stop(PyObject *self, PyObject *args)
@@ -394,8 +405,8 @@ static PyObject *bell_wait(PyObject *self, PyObject *args, PyObject *kwargs)
     uint32_t learner, seen;
     uint64_t deadline_ns;
     PyObject *timeout = Py_None, *deadline = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&O&|O$O", names, to_u32, &learner, to_u32, &seen, &timeout,
-                                     &deadline))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&O&|O$O", names, to_u32, &learner, to_u32, &seen,
+                                     &timeout, &deadline))
         return NULL;
     hr_bell *bell = bell_at(self, learner);
     if (bell == NULL || to_deadline(timeout, &deadline_ns) != 0)
@@ -404,12 +415,10 @@ static PyObject *bell_wait(PyObject *self, PyObject *args, PyObject *kwargs)
         return NULL;
     for (;;) {
         hr_woken woken;
-        Py_BEGIN_ALLOW_THREADS
-        woken = hr_bell_sleep(bell, seen, deadline_ns);
+        Py_BEGIN_ALLOW_THREADS woken = hr_bell_sleep(bell, seen, deadline_ns);
         Py_END_ALLOW_THREADS
-        /* A woken futex may be a spurious one: the bell itself decides. B1 pairs with B2. */
-        if (atomic_load_explicit(&bell->bell, memory_order_seq_cst) != seen)
-            Py_RETURN_TRUE;
+            /* A woken futex may be a spurious one: the bell itself decides. B1 pairs with B2. */
+            if (atomic_load_explicit(&bell->bell, memory_order_seq_cst) != seen) Py_RETURN_TRUE;
         if (woken == HR_TIMED_OUT)
             Py_RETURN_FALSE;
         if (PyErr_CheckSignals() != 0)
@@ -445,9 +454,11 @@ static PyObject *get_run_id(PyObject *self, void *unused)
 static PyMethodDef methods[] = {
     {"attach", KEYWORDS(control_attach), METH_VARARGS | METH_KEYWORDS | METH_CLASS,
      "attach(fd, self_index, name='', *, close_fd=False): maps the block as process `self_index`."},
-    {"close", control_close, METH_NOARGS, "Unmaps the block, and closes the descriptor if it was created here."},
+    {"close", control_close, METH_NOARGS,
+     "Unmaps the block, and closes the descriptor if it was created here."},
     {"set_process", KEYWORDS(set_process), METH_VARARGS | METH_KEYWORDS,
-     "Supervisor: sets what is given of role, role_index, pid, start_time, core (None: not pinned), state, epoch."},
+     "Supervisor: sets what is given of role, role_index, pid, start_time, core (None: not pinned), state, "
+     "epoch."},
     {"process", process, METH_VARARGS, "process(index) -> ProcessInfo"},
     {"counters", counters, METH_VARARGS, "counters(index) -> dict by the names of the process' role"},
     {"gauges", gauges, METH_VARARGS, "gauges(index) -> dict; NaN: no value yet"},
@@ -461,14 +472,18 @@ static PyMethodDef methods[] = {
     {"set_stop", set_stop, METH_VARARGS,
      "set_stop(reason): stores the flag, rings every learner and every ring attached through this object."},
     {"request_stop", request_stop, METH_VARARGS, "Learner: request_stop(reason), for the supervisor to see."},
-    {"set_producers_gone", set_producers_gone, METH_NOARGS, "All producers are reaped and swept; rings the learners."},
+    {"set_producers_gone", set_producers_gone, METH_NOARGS,
+     "All producers are reaped and swept; rings the learners."},
     {"bell_ring", bell_ring, METH_VARARGS, "bell_ring(learner)"},
     {"bell_value", bell_value, METH_VARARGS,
-     "bell_value(learner): announces that the learner is about to wait, and returns what to give to bell_wait(). "
+     "bell_value(learner): announces that the learner is about to wait, and returns what to give to "
+     "bell_wait(). "
      "Look at the rings after this call, never only before it."},
     {"bell_wait", KEYWORDS(bell_wait), METH_VARARGS | METH_KEYWORDS,
-     "bell_wait(learner, seen, timeout=None, *, deadline_ns=None): sleeps while the bell is at `seen`. True: it rang; "
-     "False: the time (seconds, or absolute CLOCK_MONOTONIC nanoseconds) is over. Signal handlers run meanwhile."},
+     "bell_wait(learner, seen, timeout=None, *, deadline_ns=None): sleeps while the bell is at `seen`. True: "
+     "it rang; "
+     "False: the time (seconds, or absolute CLOCK_MONOTONIC nanoseconds) is over. Signal handlers run "
+     "meanwhile."},
     {0}};
 static PyGetSetDef attributes[] = {
     {"stop", get_stop, NULL, "Why the run is to stop, or None.", NULL},
@@ -479,18 +494,26 @@ static PyGetSetDef attributes[] = {
     {"self_index", get_number, NULL, "Own index in the process table.", (void *)1},
     {"name", get_name, NULL, "Shared-memory name, '' if attached by descriptor only.", NULL},
     {0}};
-static PyType_Slot slots[] = {{Py_tp_dealloc, control_dealloc},
-                              {Py_tp_methods, methods},
-                              {Py_tp_getset, attributes},
-                              {Py_tp_doc, "The control block: process table, counters, bells and flags of a run."},
-                              {0}};
+static PyType_Slot slots[] = {
+    {Py_tp_dealloc, control_dealloc},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, attributes},
+    {Py_tp_doc, "The control block: process table, counters, bells and flags of a run."},
+    {0}};
 static PyType_Spec spec = {"ringbuf._ring.Control", sizeof(ControlObject), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
 
-static PyStructSequence_Field info_fields[] = {{"role", NULL},     {"role_index", NULL},   {"pid", NULL},
-                                               {"start_time", NULL}, {"epoch", NULL},      {"state", NULL},
-                                               {"core", "None: not pinned"}, {"heartbeat_ns", NULL},
-                                               {"phase", NULL},    {"progress", NULL},     {0}};
+static PyStructSequence_Field info_fields[] = {{"role", NULL},
+                                               {"role_index", NULL},
+                                               {"pid", NULL},
+                                               {"start_time", NULL},
+                                               {"epoch", NULL},
+                                               {"state", NULL},
+                                               {"core", "None: not pinned"},
+                                               {"heartbeat_ns", NULL},
+                                               {"phase", NULL},
+                                               {"progress", NULL},
+                                               {0}};
 static PyStructSequence_Desc info_description = {"ringbuf._ring.ProcessInfo", "One row of the process table.",
                                                  info_fields, 10};
 

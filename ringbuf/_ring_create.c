@@ -1,26 +1,55 @@
-/* Module functions that size and fill the segments a supervisor creates, and the table of the plan's members. */
+/* Module functions that size and fill the segments a supervisor creates, and the table of the plan's members.
+ */
 #include "_ring.h"
 #include "geometry.h"
 #include "table.h"
 
 #include <string.h>
 
-/* Python's `struct` formats; ringbuf/plan.py packs and unpacks by this table, so the struct is described once. */
+/* Python's `struct` formats; ringbuf/plan.py packs and unpacks by this table, so the struct is described
+ * once. */
 #define MEMBER(name, format) {#name, offsetof(hr_plan, name), format}
 static const struct {
     const char *name;
     size_t offset;
     const char *format;
 } plan_members[] = {
-    MEMBER(abi, "I"), MEMBER(bytes, "I"), MEMBER(sim, "64s"), MEMBER(horizon, "I"), MEMBER(agents, "I"),
-    MEMBER(worlds, "I"), MEMBER(world_agents, "I"), MEMBER(heads, "I"), MEMBER(logits, "I"),
-    MEMBER(continuous, "I"), MEMBER(choices, "16i"), MEMBER(action_low, "16f"), MEMBER(action_high, "16f"),
-    MEMBER(has_mask, "I"), MEMBER(groups, "I"), MEMBER(state_width, "I"), MEMBER(statistics, "I"),
-    MEMBER(score, "I"), MEMBER(episode_bytes, "I"), MEMBER(payload_bytes, "Q"), MEMBER(packed_step_bytes, "Q"),
-    MEMBER(unpacked_step_bytes, "Q"), MEMBER(field, "II8Q"), MEMBER(mode, "I"), MEMBER(full, "I"),
-    MEMBER(pickup, "I"), MEMBER(lagged_versions, "I"), MEMBER(producers, "I"), MEMBER(batch_slots, "I"),
-    MEMBER(ring, "I"), MEMBER(run_seed, "Q"), MEMBER(first_world, "Q"), MEMBER(first_agent, "Q"),
-    MEMBER(start_sequence, "Q"), MEMBER(n_params, "I"), MEMBER(param, "64sd"),
+    MEMBER(abi, "I"),
+    MEMBER(bytes, "I"),
+    MEMBER(sim, "64s"),
+    MEMBER(horizon, "I"),
+    MEMBER(agents, "I"),
+    MEMBER(worlds, "I"),
+    MEMBER(world_agents, "I"),
+    MEMBER(heads, "I"),
+    MEMBER(logits, "I"),
+    MEMBER(continuous, "I"),
+    MEMBER(choices, "16i"),
+    MEMBER(action_low, "16f"),
+    MEMBER(action_high, "16f"),
+    MEMBER(has_mask, "I"),
+    MEMBER(groups, "I"),
+    MEMBER(state_width, "I"),
+    MEMBER(statistics, "I"),
+    MEMBER(score, "I"),
+    MEMBER(episode_bytes, "I"),
+    MEMBER(payload_bytes, "Q"),
+    MEMBER(packed_step_bytes, "Q"),
+    MEMBER(unpacked_step_bytes, "Q"),
+    MEMBER(field, "II8Q"),
+    MEMBER(mode, "I"),
+    MEMBER(full, "I"),
+    MEMBER(pickup, "I"),
+    MEMBER(lagged_versions, "I"),
+    MEMBER(producers, "I"),
+    MEMBER(batch_slots, "I"),
+    MEMBER(ring, "I"),
+    MEMBER(run_seed, "Q"),
+    MEMBER(first_world, "Q"),
+    MEMBER(first_agent, "Q"),
+    MEMBER(start_sequence, "Q"),
+    MEMBER(n_params, "I"),
+    MEMBER(param, "64sd"),
 };
 _Static_assert(HR_MAX_HEADS == 16 && HR_NAME_BYTES == 64 && HR_MAX_DIMS == 6, "formats above");
 
@@ -92,10 +121,8 @@ static PyObject *format_ring(PyObject *module, PyObject *args)
     (void)module;
     if (!PyArg_ParseTuple(args, "iO&O&O&", &fd, to_plan, &plan, to_u32, &slots, to_run_id, run_id))
         return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    result = hr_ring_format(fd, &plan, slots, run_id, &huge, error, sizeof error);
-    Py_END_ALLOW_THREADS
-    return result != 0 ? fail(error) : PyBool_FromLong(huge);
+    Py_BEGIN_ALLOW_THREADS result = hr_ring_format(fd, &plan, slots, run_id, &huge, error, sizeof error);
+    Py_END_ALLOW_THREADS return result != 0 ? fail(error) : PyBool_FromLong(huge);
 }
 
 static PyObject *weights_bytes(PyObject *module, PyObject *args)
@@ -105,11 +132,11 @@ static PyObject *weights_bytes(PyObject *module, PyObject *args)
     hr_weights_fixed fixed;
     char error[ERROR_BYTES];
     (void)module;
-    if (!PyArg_ParseTuple(args, "O&O&O&O&O&", to_u64, &count, to_u32, &buffers, to_u64, &program_bytes, to_u64,
-                          &snapshot_bytes, to_u32, &list_entries))
+    if (!PyArg_ParseTuple(args, "O&O&O&O&O&", to_u64, &count, to_u32, &buffers, to_u64, &program_bytes,
+                          to_u64, &snapshot_bytes, to_u32, &list_entries))
         return NULL;
-    if (hr_weights_geometry(count, buffers, program_bytes, snapshot_bytes, list_entries, &fixed, &total, error,
-                            sizeof error) != 0)
+    if (hr_weights_geometry(count, buffers, program_bytes, snapshot_bytes, list_entries, &fixed, &total,
+                            error, sizeof error) != 0)
         return fail(error);
     return PyLong_FromUnsignedLongLong(total);
 }
@@ -125,15 +152,13 @@ static PyObject *format_weights(PyObject *module, PyObject *args)
     hr_weights_fixed fixed;
     char error[ERROR_BYTES];
     (void)module;
-    if (!PyArg_ParseTuple(args, "iO&O&y#O&O&O&", &fd, to_u64, &count, to_u32, &buffers, &program, &program_bytes,
-                          to_u64, &snapshot_bytes, to_u32, &list_entries, to_run_id, run_id))
+    if (!PyArg_ParseTuple(args, "iO&O&y#O&O&O&", &fd, to_u64, &count, to_u32, &buffers, &program,
+                          &program_bytes, to_u64, &snapshot_bytes, to_u32, &list_entries, to_run_id, run_id))
         return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    if (hr_weights_geometry(count, buffers, (uint64_t)program_bytes, snapshot_bytes, list_entries, &fixed, &total,
-                            error, sizeof error) == 0)
+    Py_BEGIN_ALLOW_THREADS if (hr_weights_geometry(count, buffers, (uint64_t)program_bytes, snapshot_bytes,
+                                                   list_entries, &fixed, &total, error, sizeof error) == 0)
         result = hr_weights_format(fd, &fixed, total, program, run_id, &huge, error, sizeof error);
-    Py_END_ALLOW_THREADS
-    return result != 0 ? fail(error) : PyBool_FromLong(huge);
+    Py_END_ALLOW_THREADS return result != 0 ? fail(error) : PyBool_FromLong(huge);
 }
 
 static PyObject *control_bytes(PyObject *module, PyObject *unused)
@@ -170,6 +195,7 @@ static PyMethodDef functions[] = {
 
 int add_create(PyObject *module)
 {
-    return PyModule_AddIntConstant(module, "PLAN_BYTES", sizeof(hr_plan)) != 0 ? -1
-                                                                               : PyModule_AddFunctions(module, functions);
+    return PyModule_AddIntConstant(module, "PLAN_BYTES", sizeof(hr_plan)) != 0
+               ? -1
+               : PyModule_AddFunctions(module, functions);
 }

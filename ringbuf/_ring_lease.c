@@ -1,7 +1,7 @@
 /* The types Lease (a slot to read) and Claim (a slot to write): the payload in place, by the buffer protocol.
  *
- * Both count the views that live, and give the slot away only when there are none: a view that survived would show
- * the next trajectory under the name of this one. */
+ * Both count the views that live, and give the slot away only when there are none: a view that survived would
+ * show the next trajectory under the name of this one. */
 #include "_ring.h"
 #include "learner.h"
 
@@ -10,8 +10,7 @@
 PyObject *lease_type, *claim_type;
 
 typedef struct SlotObject { /* a Lease or a Claim */
-    PyObject_HEAD
-    RingObject *ring;
+    PyObject_HEAD RingObject *ring;
     uint64_t sequence;
     int held; /* still LEASED or WRITING by us */
     int writable;
@@ -32,7 +31,10 @@ static SlotObject *allocate(PyObject *type, RingObject *ring, uint64_t sequence)
     return object;
 }
 
-static uint64_t get(_Atomic uint64_t *at) { return atomic_load_explicit(at, memory_order_relaxed); } /* C1 */
+static uint64_t get(_Atomic uint64_t *at)
+{
+    return atomic_load_explicit(at, memory_order_relaxed);
+} /* C1 */
 
 PyObject *lease_new(RingObject *ring, uint64_t sequence)
 {
@@ -167,7 +169,10 @@ static PyObject *in_python(const char *function, PyObject *self, PyObject *args)
     return result;
 }
 
-static PyObject *slot_array(PyObject *self, PyObject *name) { return in_python("field", self, name); }
+static PyObject *slot_array(PyObject *self, PyObject *name)
+{
+    return in_python("field", self, name);
+}
 
 static PyObject *lease_episodes(PyObject *self, PyObject *unused)
 {
@@ -240,41 +245,49 @@ static PyGetSetDef lease_attributes[] = {
     {"commit_ns", get_number, NULL, "CLOCK_MONOTONIC time of the commit.", AT(commit_ns)},
     {0}};
 static PyMethodDef lease_methods[] = {
-    {"array", slot_array, METH_O, "array(field) -> read-only numpy view in place; None if the plan lacks the field"},
+    {"array", slot_array, METH_O,
+     "array(field) -> read-only numpy view in place; None if the plan lacks the field"},
     {"episodes", lease_episodes, METH_NOARGS,
      "-> structured numpy copy: version, agent, length, ret, statistics [n], one record a finished episode"},
     {"ack", lease_ack, METH_NOARGS, "Consumed: frees the slot. BufferError while a view lives."},
-    {"drop", lease_drop, METH_VARARGS, "drop(reason): freed and counted as lag, rollback or shutdown. BufferError..."},
-    {"examined", lease_examined, METH_NOARGS, "The slot did no harm at its third delivery: it counts as the first."},
+    {"drop", lease_drop, METH_VARARGS,
+     "drop(reason): freed and counted as lag, rollback or shutdown. BufferError..."},
+    {"examined", lease_examined, METH_NOARGS,
+     "The slot did no harm at its third delivery: it counts as the first."},
     {0}};
-static PyType_Slot lease_slots[] = {{Py_tp_dealloc, slot_dealloc},
-                                    {Py_bf_getbuffer, get_buffer},
-                                    {Py_bf_releasebuffer, release_buffer},
-                                    {Py_tp_methods, lease_methods},
-                                    {Py_tp_getset, lease_attributes},
-                                    {Py_tp_doc, "A slot leased from a ring; its buffer is the payload, read-only."},
-                                    {0}};
+static PyType_Slot lease_slots[] = {
+    {Py_tp_dealloc, slot_dealloc},
+    {Py_bf_getbuffer, get_buffer},
+    {Py_bf_releasebuffer, release_buffer},
+    {Py_tp_methods, lease_methods},
+    {Py_tp_getset, lease_attributes},
+    {Py_tp_doc, "A slot leased from a ring; its buffer is the payload, read-only."},
+    {0}};
 static PyType_Spec lease_spec = {"ringbuf._ring.Lease", sizeof(SlotObject), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, lease_slots};
 
-static PyGetSetDef claim_attributes[] = {{"sequence", get_number, NULL, "Sequence number within the ring.", AT(sequence)},
-                                         {"ring", get_ring, NULL, "Number of the ring.", NULL},
-                                         {"plan", get_plan, NULL, "The ring's plan.", NULL},
-                                         {"version", get_number, NULL, "Oldest version that acts.", AT(oldest_version)},
-                                         {0}};
+static PyGetSetDef claim_attributes[] = {
+    {"sequence", get_number, NULL, "Sequence number within the ring.", AT(sequence)},
+    {"ring", get_ring, NULL, "Number of the ring.", NULL},
+    {"plan", get_plan, NULL, "The ring's plan.", NULL},
+    {"version", get_number, NULL, "Oldest version that acts.", AT(oldest_version)},
+    {0}};
 static PyMethodDef claim_methods[] = {
-    {"array", slot_array, METH_O, "array(field) -> writable numpy view in place; None if the plan lacks the field"},
+    {"array", slot_array, METH_O,
+     "array(field) -> writable numpy view in place; None if the plan lacks the field"},
     {"commit", (PyCFunction)(void (*)(void))claim_commit, METH_VARARGS | METH_KEYWORDS,
      "commit(valid_steps, episodes=0, newest_version=the oldest). BufferError while a view lives."},
-    {"abort", claim_abort, METH_NOARGS, "Gives the slot up; its sequence is written again. BufferError while a view lives."},
+    {"abort", claim_abort, METH_NOARGS,
+     "Gives the slot up; its sequence is written again. BufferError while a view lives."},
     {0}};
-static PyType_Slot claim_slots[] = {{Py_tp_dealloc, slot_dealloc},
-                                    {Py_bf_getbuffer, get_buffer},
-                                    {Py_bf_releasebuffer, release_buffer},
-                                    {Py_tp_methods, claim_methods},
-                                    {Py_tp_getset, claim_attributes},
-                                    {Py_tp_doc, "A slot claimed by a producer; its buffer is the payload, writable."},
-                                    {0}};
+static PyType_Slot claim_slots[] = {
+    {Py_tp_dealloc, slot_dealloc},
+    {Py_bf_getbuffer, get_buffer},
+    {Py_bf_releasebuffer, release_buffer},
+    {Py_tp_methods, claim_methods},
+    {Py_tp_getset, claim_attributes},
+    {Py_tp_doc, "A slot claimed by a producer; its buffer is the payload, writable."},
+    {0}};
 static PyType_Spec claim_spec = {"ringbuf._ring.Claim", sizeof(SlotObject), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, claim_slots};
 
@@ -282,7 +295,8 @@ int add_lease(PyObject *module)
 {
     lease_type = PyType_FromSpec(&lease_spec);
     claim_type = PyType_FromSpec(&claim_spec);
-    return lease_type == NULL || claim_type == NULL || PyModule_AddObjectRef(module, "Lease", lease_type) != 0 ||
+    return lease_type == NULL || claim_type == NULL ||
+                   PyModule_AddObjectRef(module, "Lease", lease_type) != 0 ||
                    PyModule_AddObjectRef(module, "Claim", claim_type) != 0
                ? -1
                : 0;

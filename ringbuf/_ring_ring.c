@@ -33,8 +33,8 @@ static PyObject *ring_attach(PyObject *type, PyObject *args, PyObject *kwargs)
     const char *role = "learner";
     uint32_t learner = 0;
     char error[ERROR_BYTES];
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iO!|sO&U$p", names, &fd, (PyTypeObject *)control_type, &control,
-                                     &role, to_u32, &learner, &name, &close_fd))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iO!|sO&U$p", names, &fd, (PyTypeObject *)control_type,
+                                     &control, &role, to_u32, &learner, &name, &close_fd))
         return NULL;
     ControlObject *c = (ControlObject *)control;
     int access = find_name(access_names, role, "role");
@@ -44,12 +44,10 @@ static PyObject *ring_attach(PyObject *type, PyObject *args, PyObject *kwargs)
         return fail("the control block is closed");
     hr_ring r;
     int result;
-    Py_BEGIN_ALLOW_THREADS
-    result = access == HR_ACCESS_PRODUCER ? hr_ring_attach(&r, fd, &c->c, error, sizeof error)
-                                          : hr_ring_map(&r, fd, &c->c, (hr_access)access, error, sizeof error);
-    Py_END_ALLOW_THREADS
-    if (result != 0)
-        return fail(error);
+    Py_BEGIN_ALLOW_THREADS result = access == HR_ACCESS_PRODUCER
+                                        ? hr_ring_attach(&r, fd, &c->c, error, sizeof error)
+                                        : hr_ring_map(&r, fd, &c->c, (hr_access)access, error, sizeof error);
+    Py_END_ALLOW_THREADS if (result != 0) return fail(error);
     allocfunc allocate = (allocfunc)PyType_GetSlot((PyTypeObject *)type, Py_tp_alloc);
     RingObject *ring = (RingObject *)allocate((PyTypeObject *)type, 0);
     if (ring == NULL) {
@@ -125,11 +123,11 @@ static PyObject *ring_observe(PyObject *self, PyObject *unused)
     for (uint32_t i = 0; slots != NULL && i < r->slots; i++) {
         hr_seen seen = hr_ring_look(r, i);
         PyObject *state = PyTuple_GetItem(state_strings, (Py_ssize_t)hr_word_state(seen.word)); /* borrowed */
-        PyObject *slot = state == NULL ? NULL
-                                       : Py_BuildValue("(OKIN)", state,
-                                                       (unsigned long long)hr_word_sequence(seen.word),
-                                                       (unsigned)hr_word_deliveries(seen.word),
-                                                       number_or_none(seen.oldest_version));
+        PyObject *slot = state == NULL
+                             ? NULL
+                             : Py_BuildValue("(OKIN)", state, (unsigned long long)hr_word_sequence(seen.word),
+                                             (unsigned)hr_word_deliveries(seen.word),
+                                             number_or_none(seen.oldest_version));
         if (slot == NULL || PyTuple_SetItem(slots, (Py_ssize_t)i, slot) != 0)
             Py_CLEAR(slots);
     }
@@ -163,11 +161,11 @@ static PyObject *ring_books(PyObject *self, PyObject *unused)
               PyDict_SetItemString(dict, "dropped", dropped) ||
               put(dict, "in_flight", b.ready + b.leased + b.set_aside) || put(dict, "writing", b.writing) ||
               put(dict, "ready", b.ready) || put(dict, "leased", b.leased) || put(dict, "bad", b.set_aside) ||
-              put(dict, "redelivered", b.redelivered) || put(dict, "epoch", b.epoch) || put(dict, "pid", b.pid) ||
-              put(dict, "slots", ring->r.slots) || put(dict, "blocked_ns", b.blocked_ns) ||
-              put(dict, "first_commit_ns", b.first_commit_ns) || put(dict, "last_commit_ns", b.last_commit_ns) ||
-              put(dict, "lease_ns", b.lease_ns) || put(dict, "base_sequence", b.base_sequence) ||
-              put(dict, "base_version", b.base_version);
+              put(dict, "redelivered", b.redelivered) || put(dict, "epoch", b.epoch) ||
+              put(dict, "pid", b.pid) || put(dict, "slots", ring->r.slots) ||
+              put(dict, "blocked_ns", b.blocked_ns) || put(dict, "first_commit_ns", b.first_commit_ns) ||
+              put(dict, "last_commit_ns", b.last_commit_ns) || put(dict, "lease_ns", b.lease_ns) ||
+              put(dict, "base_sequence", b.base_sequence) || put(dict, "base_version", b.base_version);
     Py_XDECREF(owner);
     Py_DECREF(dropped);
     if (bad)
@@ -233,32 +231,40 @@ static PyMethodDef methods[] = {
      "supervisor or monitor; the last two do not map the payload."},
     {"close", ring_close, METH_NOARGS, "Unmaps the ring; BufferError while a view of its payload lives."},
     {"observe", ring_observe, METH_NOARGS,
-     "-> Observation(acting, granted, slots); slots: (state, sequence, deliveries, oldest acting version of ready, "
+     "-> Observation(acting, granted, slots); slots: (state, sequence, deliveries, oldest acting version of "
+     "ready, "
      "leased and bad). `acting` is read before the words, as the gate needs it."},
     {"books", ring_books, METH_NOARGS, "-> dict; ringbuf.books says which sums hold when"},
     {"lease", ring_lease, METH_VARARGS,
-     "lease(sequence) -> Lease, or None: see last_failure ('lost': not ready any more; 'torn': set aside as bad)"},
+     "lease(sequence) -> Lease, or None: see last_failure ('lost': not ready any more; 'torn': set aside as "
+     "bad)"},
     {"drop", ring_drop, METH_VARARGS,
-     "drop(sequence, reason) -> bool: a ready slot is freed and counted. The owner learner gives lag, rollback or "
+     "drop(sequence, reason) -> bool: a ready slot is freed and counted. The owner learner gives lag, "
+     "rollback or "
      "shutdown; the supervisor bad (for a slot set aside), and the others while the ring has no owner."},
     {"grant", ring_grant, METH_VARARGS, "grant(n=1): credit for n more sequences"},
     {"set_base", ring_set_base, METH_VARARGS,
-     "set_base(sequence, version), exact modes: `sequence` is the first of batch `version`; grant afterwards"},
-    {"ring_producer", ring_ring_producer, METH_NOARGS, "Wakes the producer if it waits, e.g. after a publication."},
+     "set_base(sequence, version), exact modes: `sequence` is the first of batch `version`; grant "
+     "afterwards"},
+    {"ring_producer", ring_ring_producer, METH_NOARGS,
+     "Wakes the producer if it waits, e.g. after a publication."},
     {"claimable", ring_claimable, METH_NOARGS,
      "-> 'claimable', 'wait_credit', 'wait_full', 'wait_owner', 'skip', 'stopped' or 'exhausted'"},
     {"wait", ring_wait, METH_VARARGS, "wait(seconds): until claimable() may say something else"},
     {"wait_published", ring_wait_published, METH_VARARGS,
      "wait_published(weights, seen, seconds): until another version than `seen` (None: none) is published"},
-    {"announce", ring_announce, METH_VARARGS, "announce(weights) -> version to act with at least, None before version 0"},
+    {"announce", ring_announce, METH_VARARGS,
+     "announce(weights) -> version to act with at least, None before version 0"},
     {"exact_version", ring_exact_version, METH_NOARGS, "-> version that the next sequence is acted with"},
     {"claim", ring_claim, METH_VARARGS, "claim(version) -> Claim, or None: look at claimable() again"},
     {"abort", ring_abort, METH_NOARGS, "Gives up what was announced or claimed."},
     {"skip", ring_skip, METH_NOARGS, "Passes over the next sequence, counted as not written."},
     {"set_owner", ring_set_owner, METH_VARARGS, "set_owner(learner or None): rings both bells"},
-    {"sweep_producer", ring_sweep_producer, METH_NOARGS, "After the producer's death was reaped; idempotent."},
+    {"sweep_producer", ring_sweep_producer, METH_NOARGS,
+     "After the producer's death was reaped; idempotent."},
     {"sweep_learner", ring_sweep_learner, METH_VARARGS,
-     "sweep_learner(process index or None for any, listed): after the learner's death was reaped; idempotent. "
+     "sweep_learner(process index or None for any, listed): after the learner's death was reaped; "
+     "idempotent. "
      "`listed` holds (ring, sequence, ...) of the published version; other rings' entries are passed over."},
     {"lower_granted_to_head", ring_lower_granted, METH_NOARGS,
      "-> bool: takes back the credit of a producer that does not run"},
@@ -274,17 +280,20 @@ static PyGetSetDef attributes[] = {
     {"name", get_text, NULL, "Shared-memory name, '' if attached by descriptor only.", NULL},
     {"last_failure", get_text, NULL, "Of lease(): 'lost', 'torn' or None.", (void *)1},
     {0}};
-static PyType_Slot slots[] = {{Py_tp_dealloc, ring_dealloc},
-                              {Py_tp_methods, methods},
-                              {Py_tp_getset, attributes},
-                              {Py_tp_doc, "One ring: one producer, one owner learner, slots in shared memory."},
-                              {0}};
+static PyType_Slot slots[] = {
+    {Py_tp_dealloc, ring_dealloc},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, attributes},
+    {Py_tp_doc, "One ring: one producer, one owner learner, slots in shared memory."},
+    {0}};
 static PyType_Spec spec = {"ringbuf._ring.Ring", sizeof(RingObject), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
 
 static PyStructSequence_Field observation_fields[] = {
-    {"acting", "version announced, or None"}, {"granted", "the producer may claim sequences below"},
-    {"slots", "(state, sequence, deliveries, version) of each"}, {0}};
+    {"acting", "version announced, or None"},
+    {"granted", "the producer may claim sequences below"},
+    {"slots", "(state, sequence, deliveries, version) of each"},
+    {0}};
 static PyStructSequence_Desc observation_description = {"ringbuf._ring.Observation", "A ring at one look.",
                                                         observation_fields, 3};
 

@@ -31,10 +31,8 @@ PyObject *ring_wait(PyObject *self, PyObject *args)
     RingObject *ring = ring_as(self, AS_PRODUCER);
     if (ring == NULL || !PyArg_ParseTuple(args, "O", &seconds) || to_slice(seconds, &slice_ns) != 0)
         return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    hr_ring_wait(&ring->r, slice_ns);
-    Py_END_ALLOW_THREADS
-    return PyErr_CheckSignals() != 0 ? NULL : Py_NewRef(Py_None);
+    Py_BEGIN_ALLOW_THREADS hr_ring_wait(&ring->r, slice_ns);
+    Py_END_ALLOW_THREADS return PyErr_CheckSignals() != 0 ? NULL : Py_NewRef(Py_None);
 }
 
 PyObject *ring_wait_published(PyObject *self, PyObject *args)
@@ -46,10 +44,9 @@ PyObject *ring_wait_published(PyObject *self, PyObject *args)
         !PyArg_ParseTuple(args, "O!OO", (PyTypeObject *)weights_type, &weights, &seen, &seconds) ||
         (seen != Py_None && !to_u64(seen, &version)) || to_slice(seconds, &slice_ns) != 0)
         return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    hr_ring_wait_published(&ring->r, &((WeightsObject *)weights)->w, version, slice_ns);
-    Py_END_ALLOW_THREADS
-    return PyErr_CheckSignals() != 0 ? NULL : Py_NewRef(Py_None);
+    Py_BEGIN_ALLOW_THREADS hr_ring_wait_published(&ring->r, &((WeightsObject *)weights)->w, version,
+                                                  slice_ns);
+    Py_END_ALLOW_THREADS return PyErr_CheckSignals() != 0 ? NULL : Py_NewRef(Py_None);
 }
 
 PyObject *ring_announce(PyObject *self, PyObject *args)
@@ -176,7 +173,8 @@ PyObject *ring_set_owner(PyObject *self, PyObject *args)
     PyObject *learner;
     uint64_t owner = HR_NONE;
     RingObject *ring = ring_as(self, AS_SUPERVISOR);
-    if (ring == NULL || !PyArg_ParseTuple(args, "O", &learner) || (learner != Py_None && !to_u64(learner, &owner)))
+    if (ring == NULL || !PyArg_ParseTuple(args, "O", &learner) ||
+        (learner != Py_None && !to_u64(learner, &owner)))
         return NULL;
     if (learner != Py_None && owner >= HR_MAX_LEARNERS) {
         PyErr_Format(PyExc_IndexError, "learner %R of %u", learner, HR_MAX_LEARNERS);

@@ -22,11 +22,8 @@ static PyObject *weights_attach(PyObject *type, PyObject *args, PyObject *kwargs
     int result;
     if (access < 0)
         return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    result = hr_weights_map(&w, fd, (hr_weights_access)access, error, sizeof error);
-    Py_END_ALLOW_THREADS
-    if (result != 0)
-        return fail(error);
+    Py_BEGIN_ALLOW_THREADS result = hr_weights_map(&w, fd, (hr_weights_access)access, error, sizeof error);
+    Py_END_ALLOW_THREADS if (result != 0) return fail(error);
     allocfunc allocate = (allocfunc)PyType_GetSlot((PyTypeObject *)type, Py_tp_alloc);
     WeightsObject *object = (WeightsObject *)allocate((PyTypeObject *)type, 0);
     if (object == NULL) {
@@ -87,8 +84,8 @@ static hr_list_entry *to_entries(PyObject *consumed, uint64_t *n)
     hr_list_entry *out = PyMem_Calloc((size_t)size + 1, sizeof *out);
     for (Py_ssize_t i = 0; out != NULL && i < size; i++) {
         PyObject *entry = PySequence_Tuple(PyList_GetItem(list, i)); /* the item is borrowed */
-        int good = entry != NULL && PyArg_ParseTuple(entry, "O&O&O&", to_u32, &out[i].ring, to_u64, &out[i].sequence,
-                                                     to_u64, &out[i].epoch);
+        int good = entry != NULL && PyArg_ParseTuple(entry, "O&O&O&", to_u32, &out[i].ring, to_u64,
+                                                     &out[i].sequence, to_u64, &out[i].epoch);
         Py_XDECREF(entry);
         if (!good) {
             PyMem_Free(out);
@@ -105,7 +102,8 @@ static hr_list_entry *to_entries(PyObject *consumed, uint64_t *n)
 static int is_float32(const Py_buffer *view)
 {
     return view->itemsize == 4 && view->format != NULL &&
-           (strcmp(view->format, "f") == 0 || strcmp(view->format, "<f") == 0 || strcmp(view->format, "=f") == 0);
+           (strcmp(view->format, "f") == 0 || strcmp(view->format, "<f") == 0 ||
+            strcmp(view->format, "=f") == 0);
 }
 
 static PyObject *publish(PyObject *self, PyObject *args, PyObject *kwargs)
@@ -123,7 +121,8 @@ static PyObject *publish(PyObject *self, PyObject *args, PyObject *kwargs)
                                      &consumed, to_u64, &floor))
         return NULL;
     PyObject *result = NULL, *nothing = PyTuple_New(0);
-    hr_list_entry *entries = nothing == NULL ? NULL : to_entries(consumed != NULL ? consumed : nothing, &n_entries);
+    hr_list_entry *entries = nothing == NULL ? NULL
+                                             : to_entries(consumed != NULL ? consumed : nothing, &n_entries);
     Py_buffer view;
     if (entries != NULL && PyObject_GetBuffer(weights, &view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) == 0) {
         uint64_t published = hr_weights_published(w);
@@ -132,17 +131,16 @@ static PyObject *publish(PyObject *self, PyObject *args, PyObject *kwargs)
                          (unsigned long long)w->count, view.len, view.format != NULL ? view.format : "B");
         else if (n_entries > w->list_entries || (uint64_t)snapshot.len > w->snapshot_bytes)
             PyErr_Format(PyExc_ValueError, "room for %u slots and a snapshot of %llu bytes, got %llu and %zd",
-                         w->list_entries, (unsigned long long)w->snapshot_bytes, (unsigned long long)n_entries,
-                         snapshot.len);
+                         w->list_entries, (unsigned long long)w->snapshot_bytes,
+                         (unsigned long long)n_entries, snapshot.len);
         else if (version >= (uint64_t)INT64_MAX || (published != HR_NONE && version <= published))
             PyErr_Format(PyExc_ValueError, "version %llu, but %lld is published", (unsigned long long)version,
                          (long long)published);
         else {
-            Py_BEGIN_ALLOW_THREADS
-            hr_weights_publish(w, version, view.buf, snapshot.len > 0 ? snapshot.buf : "", (uint64_t)snapshot.len,
-                               entries, n_entries, floor);
-            Py_END_ALLOW_THREADS
-            result = Py_NewRef(Py_None);
+            Py_BEGIN_ALLOW_THREADS hr_weights_publish(w, version, view.buf,
+                                                      snapshot.len > 0 ? snapshot.buf : "",
+                                                      (uint64_t)snapshot.len, entries, n_entries, floor);
+            Py_END_ALLOW_THREADS result = Py_NewRef(Py_None);
         }
         PyBuffer_Release(&view);
     }
@@ -162,13 +160,12 @@ static PyObject *copy_into(PyObject *self, PyObject *args)
         return NULL;
     PyObject *result = NULL;
     if ((uint64_t)out.len != w->count * 4) {
-        PyErr_Format(PyExc_ValueError, "need room for %llu float32, got %zd bytes", (unsigned long long)w->count, out.len);
+        PyErr_Format(PyExc_ValueError, "need room for %llu float32, got %zd bytes",
+                     (unsigned long long)w->count, out.len);
     } else {
         int good;
-        Py_BEGIN_ALLOW_THREADS
-        good = hr_weights_copy(w, version, out.buf);
-        Py_END_ALLOW_THREADS
-        result = PyBool_FromLong(good);
+        Py_BEGIN_ALLOW_THREADS good = hr_weights_copy(w, version, out.buf);
+        Py_END_ALLOW_THREADS result = PyBool_FromLong(good);
     }
     PyBuffer_Release(&out);
     return result;
@@ -221,7 +218,8 @@ static PyObject *consumed_list(PyObject *self, PyObject *unused)
     PyObject *result = PyList_New((Py_ssize_t)n);
     for (uint64_t i = 0; result != NULL && i < n; i++) {
         hr_list_entry *e = &list->entry[i];
-        PyObject *entry = Py_BuildValue("(IKK)", e->ring, (unsigned long long)e->sequence, (unsigned long long)e->epoch);
+        PyObject *entry = Py_BuildValue("(IKK)", e->ring, (unsigned long long)e->sequence,
+                                        (unsigned long long)e->epoch);
         if (entry == NULL || PyList_SetItem(result, (Py_ssize_t)i, entry) != 0)
             Py_CLEAR(result);
     }
@@ -299,24 +297,30 @@ static PyObject *get_name(PyObject *self, void *unused)
 #define KEYWORDS(function) ((PyCFunction)(void (*)(void))(function))
 static PyMethodDef methods[] = {
     {"attach", KEYWORDS(weights_attach), METH_VARARGS | METH_KEYWORDS | METH_CLASS,
-     "attach(fd, role='reader', name='', *, close_fd=False): role is reader, writer or supervisor; the last maps the "
+     "attach(fd, role='reader', name='', *, close_fd=False): role is reader, writer or supervisor; the last "
+     "maps the "
      "lists only."},
     {"close", weights_close, METH_NOARGS, "Unmaps the channel."},
     {"publish", KEYWORDS(publish), METH_VARARGS | METH_KEYWORDS,
-     "publish(version, weights, *, snapshot=b'', consumed=(), floor=0): `weights` is a contiguous float32 buffer of "
-     "`count`, `consumed` the (ring, sequence, epoch) of the slots that made the version. Then ring the producers."},
+     "publish(version, weights, *, snapshot=b'', consumed=(), floor=0): `weights` is a contiguous float32 "
+     "buffer of "
+     "`count`, `consumed` the (ring, sequence, epoch) of the slots that made the version. Then ring the "
+     "producers."},
     {"read", read_weights, METH_VARARGS,
-     "read(version=None) -> (version, float32 numpy copy): the newest, or that one; RingError if it is not there yet "
+     "read(version=None) -> (version, float32 numpy copy): the newest, or that one; RingError if it is not "
+     "there yet "
      "or any more"},
     {"copy_into", copy_into, METH_VARARGS,
      "copy_into(version, buffer) -> bool; False: overtaken by newer versions, the buffer is garbage"},
-    {"consumed_list", consumed_list, METH_NOARGS, "-> [(ring, sequence, epoch)] that made the newest version"},
+    {"consumed_list", consumed_list, METH_NOARGS,
+     "-> [(ring, sequence, epoch)] that made the newest version"},
     {"snapshot", snapshot_of, METH_NOARGS, "-> bytes of the newest version's hot snapshot"},
     {0}};
 static PyGetSetDef attributes[] = {
     {"published", get_published, NULL, "The newest complete version, None before version 0.", NULL},
     {"program", get_program, NULL, "The encoded policy program.", NULL},
-    {"floor", get_floor, NULL, "Of the newest version: slots acted by older weights than this are dropped.", NULL},
+    {"floor", get_floor, NULL, "Of the newest version: slots acted by older weights than this are dropped.",
+     NULL},
     {"count", get_number, NULL, "float32 values of one version.", NULL},
     {"buffers", get_number, NULL, "Versions held at once.", (void *)1},
     {"snapshot_bytes", get_number, NULL, "Room for a hot snapshot.", (void *)2},
@@ -324,11 +328,12 @@ static PyGetSetDef attributes[] = {
     {"fd", get_number, NULL, "The descriptor it was attached by.", (void *)4},
     {"name", get_name, NULL, "Shared-memory name, '' if attached by descriptor only.", NULL},
     {0}};
-static PyType_Slot slots[] = {{Py_tp_dealloc, weights_dealloc},
-                              {Py_tp_methods, methods},
-                              {Py_tp_getset, attributes},
-                              {Py_tp_doc, "The weights channel: versions of the weights, one writer, many readers."},
-                              {0}};
+static PyType_Slot slots[] = {
+    {Py_tp_dealloc, weights_dealloc},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, attributes},
+    {Py_tp_doc, "The weights channel: versions of the weights, one writer, many readers."},
+    {0}};
 static PyType_Spec spec = {"ringbuf._ring.Weights", sizeof(WeightsObject), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
 

@@ -1,8 +1,8 @@
 """Admission: who may begin a slot, and when a batch may be trained, so that no step is older than the limit.
 
-Pure functions without I/O. Three rules together keep the lag of every trained step within `limit` versions without
-throwing anything away; tests/test_admission.py searches all interleavings of small cases and shows what each rule
-is for.
+Pure functions without I/O. Three rules together keep the lag of every trained step within `limit` versions
+without throwing anything away; tests/test_admission.py searches all interleavings of small cases and shows
+what each rule is for.
 
     credit   outstanding(ring) = granted - start - done        from the words
              grant while  sum of outstanding < (limit + 1) * batch_slots
@@ -15,23 +15,26 @@ is for.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from ringbuf._ring import Observation
 
 
 class RingView(NamedTuple):
-    """A ring as the gate sees it. `acting` must have been read before the slots (`Ring.observe` does)."""
+    """A ring as the gate sees it; what `Ring.observe()` returns is one too."""
 
-    acting: int | None
-    slots: Sequence[tuple[str, int, int | None]]  # state, sequence, acting version (None unless ready or leased)
+    acting: int | None  # must have been read before the slots
+    slots: Sequence[tuple[Any, ...]]  # (state, sequence, ..., acting version of a ready slot)
 
 
-def grants(outstanding: Sequence[int], granted_total: Sequence[int], slots: Sequence[int], running: Sequence[bool],
-           batch_slots: int, limit: int) -> list[int]:
+def grants(outstanding: Sequence[int], granted_total: Sequence[int], slots: Sequence[int],
+           running: Sequence[bool], batch_slots: int, limit: int) -> list[int]:
     """Which rings get credit for one more slot each, in order (a ring may come several times).
 
-    outstanding: granted - start - done of each ring; granted_total: granted - start; slots: capacity; running:
-    whether its producer runs. The ring with the fewest outstanding comes first, ties go to the one granted least so
-    far: by number, the first rings would starve the others."""
+    outstanding: granted - start - done of each ring; granted_total: granted - start; slots: capacity;
+    running: whether its producer runs. The ring with the fewest outstanding comes first, ties go to the one
+    granted least so far: by number, the first rings would starve the others."""
     now, total, given = list(outstanding), list(granted_total), []
     while sum(now) < (limit + 1) * batch_slots:
         open_rings = [r for r in range(len(now)) if running[r] and now[r] < slots[r]]
@@ -44,19 +47,21 @@ def grants(outstanding: Sequence[int], granted_total: Sequence[int], slots: Sequ
     return given
 
 
-def gate(version: int, views: Sequence[RingView], batch_slots: int, limit: int | None,
+def gate(version: int, views: Sequence[RingView | Observation], batch_slots: int, limit: int | None,
          floor: int = 0) -> list[tuple[int, int]] | None:
-    """The slots (ring, sequence) to lease for the batch of `version`, oldest acting version first; None: wait.
+    """The slots (ring, sequence) to lease for the batch of `version`, oldest acting version first, or None to
+    wait.
 
-    Slots leased already (after a torn one was set aside, the others stay) belong to the batch: only what is missing
-    is returned. Slots and acting versions below `floor` are from an abandoned policy; they are dropped elsewhere and
-    do not count. A slot being written counts as its announced version, or as `version` where none is announced,
-    since a producer that announces from now on sees that. `limit` None: no bound."""
+    Slots leased already (after a torn one was set aside, the others stay) belong to the batch: only what is
+    missing is returned. Slots and acting versions below `floor` are from an abandoned policy; they are
+    dropped elsewhere and do not count. A slot being written counts as its announced version, or as `version`
+    where none is announced, since a producer that announces from now on sees that. `limit` None: no bound.
+    """
     ready, outside, leased = [], [], 0
     for ring, view in enumerate(views):
         if view.acting is not None and view.acting >= floor:
             outside.append(view.acting)
-        for state, sequence, acted in view.slots:
+        for state, sequence, *_, acted in view.slots:
             if state == "leased":
                 leased += 1
             elif state == "writing" and view.acting is None:
@@ -83,7 +88,8 @@ def exact_grant(published: int | None, base_sequence: int, base_version: int, la
     return base_sequence + max(0, published + lag - base_version + 1) * (batch_slots // producers)
 
 
-def exact_batch(version: int, base_sequence: int, base_version: int, producers: int, batch_slots: int) -> range:
+def exact_batch(version: int, base_sequence: int, base_version: int, producers: int,
+                batch_slots: int) -> range:
     """Exact modes: the sequences of batch `version`, the same in every ring."""
     each = batch_slots // producers
     first = base_sequence + (version - base_version) * each

@@ -7,10 +7,11 @@ from typing import Any
 
 
 def at_rest(books: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the books of a ring that nobody writes to and whose dead were swept; [] if nothing is.
+    """What is wrong with the books of a ring that nobody writes to and whose dead were swept; [] if nothing
+    is.
 
-    committed comes from the words (and the count of sequences passed over), in flight from the words, consumed and
-    dropped from counters: the sum can fail."""
+    committed comes from the words (and the count of sequences passed over), in flight from the words,
+    consumed and dropped from counters: the sum can fail."""
     wrong = []
     dropped = sum(books["dropped"].values())
     if books["committed"] != books["consumed"] + dropped + books["in_flight"]:
@@ -25,8 +26,9 @@ def at_rest(books: Mapping[str, Any]) -> list[str]:
 
 
 def live(books: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the books of a ring in use; [] if nothing is. A plain difference of counters read one after
-    the other gives false alarms, since the reader may be preempted in between: hence the bracket."""
+    """What is wrong with the books of a ring in use; [] if nothing is. A plain difference of counters read
+    one after the other gives false alarms, since the reader may be preempted in between: hence the
+    bracket."""
     if books["done"] <= books["offered"] <= books["done_again"] + books["slots"]:
         return []
     return [f"offered {books['offered']} is not between done {books['done']} and {books['done_again']} "

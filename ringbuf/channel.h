@@ -1,5 +1,5 @@
-/* The weights channel as its writer and Python see it: creation, publishing, hot snapshot and lists. Private to
- * ringbuf/. */
+/* The weights channel as its writer and Python see it: creation, publishing, hot snapshot and lists. Private
+ * to ringbuf/. */
 #ifndef HEADRACE_CHANNEL_H
 #define HEADRACE_CHANNEL_H
 
@@ -28,9 +28,11 @@ int hr_weights_map(hr_weights *w, int fd, hr_weights_access access, char *error,
 /* W0, the buffer, W1. `version` is above all published before, `weights` is [count] float32; `floor` as in
  * docs/architecture.md. Sizes were checked by the caller. */
 void hr_weights_publish(hr_weights *w, uint64_t version, const float *weights, const void *snapshot,
-                        uint64_t snapshot_bytes, const hr_list_entry *entries, uint64_t n_entries, uint64_t floor);
+                        uint64_t snapshot_bytes, const hr_list_entry *entries, uint64_t n_entries,
+                        uint64_t floor);
 
-/* The list block of `version`; its contents count only if hr_weights_still() says so after they were copied. */
+/* The list block of `version`; its contents count only if hr_weights_still() says so after they were copied.
+ */
 const hr_list *hr_weights_list(const hr_weights *w, uint64_t version);
 const void *hr_weights_snapshot(const hr_weights *w, uint64_t version);
 int hr_weights_still(const hr_weights *w, uint64_t version);

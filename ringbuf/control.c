@@ -10,8 +10,11 @@
 
 static hr_control_fixed geometry(uint64_t *total_bytes)
 {
-    hr_control_fixed f = {.processes = HR_MAX_PROCESSES, .learners = HR_MAX_LEARNERS, .counters = HR_COUNTERS,
-                          .gauges = HR_GAUGES, .process_bytes = sizeof(hr_process)};
+    hr_control_fixed f = {.processes = HR_MAX_PROCESSES,
+                          .learners = HR_MAX_LEARNERS,
+                          .counters = HR_COUNTERS,
+                          .gauges = HR_GAUGES,
+                          .process_bytes = sizeof(hr_process)};
     f.flags_offset = hr_round_up(sizeof(hr_segment) + sizeof f, hr_page_bytes());
     f.bells_offset = f.flags_offset + sizeof(hr_flags);
     f.table_offset = f.bells_offset + HR_MAX_LEARNERS * sizeof(hr_bell);
@@ -65,8 +68,12 @@ int hr_control_attach(hr_control *c, int fd, uint32_t self, char *error, size_t 
     void *base = hr_segment_map(fd, total, total, error, capacity);
     if (base == NULL)
         return -1;
-    *c = (hr_control){.base = base, .mapped_bytes = total, .self = self, .flags_offset = expected.flags_offset,
-                      .bells_offset = expected.bells_offset, .table_offset = expected.table_offset,
+    *c = (hr_control){.base = base,
+                      .mapped_bytes = total,
+                      .self = self,
+                      .flags_offset = expected.flags_offset,
+                      .bells_offset = expected.bells_offset,
+                      .table_offset = expected.table_offset,
                       .created_unix_ns = head.created_unix_ns};
     memcpy(c->run_id, head.run_id, 16);
     return 0;
@@ -111,8 +118,8 @@ void hr_control_ring_all(hr_control *c)
         hr_bell_ring(hr_control_bell(c, learner));
 }
 
-/* The counters below have one writer, this process, so load and store need no read-modify-write; readers take each
- * value by itself, so relaxed is enough (N1 pairs with N1, all of them). */
+/* The counters below have one writer, this process, so load and store need no read-modify-write; readers take
+ * each value by itself, so relaxed is enough (N1 pairs with N1, all of them). */
 
 void hr_control_set(hr_control *c, uint32_t counter, uint64_t value)
 {
@@ -122,7 +129,8 @@ void hr_control_set(hr_control *c, uint32_t counter, uint64_t value)
 void hr_control_add(hr_control *c, uint32_t counter, uint64_t n)
 {
     _Atomic uint64_t *at = &hr_control_process(c, c->self)->counter[counter];
-    atomic_store_explicit(at, atomic_load_explicit(at, memory_order_relaxed) + n, memory_order_relaxed); /* N1 */
+    atomic_store_explicit(at, atomic_load_explicit(at, memory_order_relaxed) + n,
+                          memory_order_relaxed); /* N1 */
 }
 
 void hr_control_gauge(hr_control *c, uint32_t gauge, double value)
@@ -135,7 +143,7 @@ void hr_control_gauge(hr_control *c, uint32_t gauge, double value)
 void hr_control_pulse(hr_control *c, hr_phase phase, uint64_t progress, uint64_t now_ns)
 {
     hr_process *p = hr_control_process(c, c->self);
-    atomic_store_explicit(&p->phase, (uint64_t)phase, memory_order_relaxed);   /* N1 */
-    atomic_store_explicit(&p->progress, progress, memory_order_relaxed);       /* N1 */
-    atomic_store_explicit(&p->heartbeat_ns, now_ns, memory_order_relaxed);     /* N1 */
+    atomic_store_explicit(&p->phase, (uint64_t)phase, memory_order_relaxed); /* N1 */
+    atomic_store_explicit(&p->progress, progress, memory_order_relaxed);     /* N1 */
+    atomic_store_explicit(&p->heartbeat_ns, now_ns, memory_order_relaxed);   /* N1 */
 }

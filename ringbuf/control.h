@@ -30,7 +30,8 @@ typedef enum hr_phase {
 } hr_phase;
 
 typedef enum hr_stop_reason {
-    HR_RUN = 0, HR_STOP_SIGNAL, HR_STOP_STEPS, HR_STOP_SECONDS, HR_STOP_VERSIONS, HR_STOP_SCORE, HR_STOP_FAILURE
+    HR_RUN = 0, HR_STOP_SIGNAL, HR_STOP_STEPS, HR_STOP_SECONDS, HR_STOP_VERSIONS, HR_STOP_SCORE,
+    HR_STOP_FAILURE
 } hr_stop_reason;
 
 #define X(name) HR_P_##name,

@@ -1,73 +1,73 @@
 /* The counters and gauges of the control block, named once: C takes the indices, Python the names.
  *
- * Every process has a block of its own and is its only writer, so a relaxed store is enough and no increment is
- * ever lost to another process. Counters are uint64 and count from the start of the process' first attempt in
- * this run; gauges are float64 and hold the last value (NaN: none yet). Times are nanoseconds. */
+ * Every process has a block of its own and is its only writer, so a relaxed store is enough and no increment
+ * is ever lost to another process. Counters are uint64 and count from the start of the process' first attempt
+ * in this run; gauges are float64 and hold the last value (NaN: none yet). Times are nanoseconds. */
 #ifndef HEADRACE_COUNTERS_H
 #define HEADRACE_COUNTERS_H
 
 #define HR_LAG_BINS 130 /* lag 0, 1, ... 128 versions, and more */
 #define HR_AGE_BINS 32  /* age: bin i holds ages below 2^i ms, the last everything longer */
 
-#define HR_PRODUCER_COUNTERS(X)                                                                                  \
-    X(steps)            /* valid agent-steps committed */                                                       \
-    X(invalid_steps)    /* agent-steps committed that only reset */                                             \
-    X(slots)            /* committed */                                                                         \
-    X(episodes)         /* finished in committed slots */                                                       \
-    X(bytes_packed)     /* payload as stored */                                                                 \
-    X(bytes_unpacked)   /* as the first layer sees it */                                                        \
-    X(sim_ns)           /* in the simulator */                                                                  \
-    X(policy_ns)        /* in the policy, sampling included */                                                  \
-    X(pickup_ns)        /* copying weights */                                                                   \
-    X(pickups)          /* weights copied */                                                                    \
-    X(pickup_retries)   /* copies that a newer version overtook */                                              \
-    X(wait_credit_ns)                                                                                           \
-    X(wait_ring_full_ns)                                                                                        \
-    X(wait_version_ns)                                                                                          \
-    X(wait_answer_ns)                                                                                           \
-    X(wait_owner_ns)                                                                                            \
-    X(abandoned_steps_stop)   /* of a slot given up at a stop */                                                \
-    X(abandoned_steps_server) /* of a slot given up with its inference server */                                \
-    X(first_commit_ns)  /* CLOCK_MONOTONIC; 0: none yet */                                                      \
+#define HR_PRODUCER_COUNTERS(X)                                                                             \
+    X(steps)            /* valid agent-steps committed */                                                   \
+    X(invalid_steps)    /* agent-steps committed that only reset */                                         \
+    X(slots)            /* committed */                                                                     \
+    X(episodes)         /* finished in committed slots */                                                   \
+    X(bytes_packed)     /* payload as stored */                                                             \
+    X(bytes_unpacked)   /* as the first layer sees it */                                                    \
+    X(sim_ns)           /* in the simulator */                                                              \
+    X(policy_ns)        /* in the policy, sampling included */                                              \
+    X(pickup_ns)        /* copying weights */                                                               \
+    X(pickups)          /* weights copied */                                                                \
+    X(pickup_retries)   /* copies that a newer version overtook */                                          \
+    X(wait_credit_ns)                                                                                       \
+    X(wait_ring_full_ns)                                                                                    \
+    X(wait_version_ns)                                                                                      \
+    X(wait_answer_ns)                                                                                       \
+    X(wait_owner_ns)                                                                                        \
+    X(abandoned_steps_stop)   /* of a slot given up at a stop */                                            \
+    X(abandoned_steps_server) /* of a slot given up with its inference server */                            \
+    X(first_commit_ns)  /* CLOCK_MONOTONIC; 0: none yet */                                                  \
     X(last_commit_ns)
 
-#define HR_LEARNER_COUNTERS(X)                                                                                   \
-    X(version)          /* published; meaningful once `updates` > 0 or ready is set */                          \
-    X(ready)            /* 1 once version 0 is published */                                                     \
-    X(updates)          /* batches trained */                                                                   \
-    X(sgd_steps)        /* optimizer steps */                                                                   \
-    X(samples)          /* trained, with reuse */                                                               \
-    X(steps)            /* valid agent-steps consumed */                                                        \
-    X(slots)            /* consumed */                                                                          \
-    X(episodes)         /* finished episodes received */                                                        \
-    X(wait_no_data_ns)                                                                                          \
-    X(copy_ns)                                                                                                  \
-    X(forward_ns)                                                                                               \
-    X(backward_ns)                                                                                              \
-    X(optimizer_ns)                                                                                             \
-    X(allreduce_ns)                                                                                             \
-    X(publish_ns)                                                                                               \
-    X(nonfinite_batches)                                                                                        \
-    X(rollbacks)                                                                                                \
-    X(dropped_lag_steps) /* masked because older than learner.max_lag */                                        \
-    X(checkpoints)                                                                                              \
-    X(checkpoint_failures)                                                                                      \
-    X(last_update_unix_ns)                                                                                      \
-    X(last_publish_unix_ns)                                                                                     \
-    X(last_checkpoint_unix_ns)                                                                                  \
-    X(checkpoint_bytes)                                                                                         \
-    X(checkpoint_ns)     /* how long the last one took */                                                       \
-    X(stop_request)      /* hr_stop_reason: the learner asks the supervisor to stop the run */                  \
-    X(lag_sum)           /* over consumed valid steps */                                                        \
-    X(lag_max)                                                                                                  \
+#define HR_LEARNER_COUNTERS(X)                                                                              \
+    X(version)          /* published; meaningful once `updates` > 0 or ready is set */                      \
+    X(ready)            /* 1 once version 0 is published */                                                 \
+    X(updates)          /* batches trained */                                                               \
+    X(sgd_steps)        /* optimizer steps */                                                               \
+    X(samples)          /* trained, with reuse */                                                           \
+    X(steps)            /* valid agent-steps consumed */                                                    \
+    X(slots)            /* consumed */                                                                      \
+    X(episodes)         /* finished episodes received */                                                    \
+    X(wait_no_data_ns)                                                                                      \
+    X(copy_ns)                                                                                              \
+    X(forward_ns)                                                                                           \
+    X(backward_ns)                                                                                          \
+    X(optimizer_ns)                                                                                         \
+    X(allreduce_ns)                                                                                         \
+    X(publish_ns)                                                                                           \
+    X(nonfinite_batches)                                                                                    \
+    X(rollbacks)                                                                                            \
+    X(dropped_lag_steps) /* masked because older than learner.max_lag */                                    \
+    X(checkpoints)                                                                                          \
+    X(checkpoint_failures)                                                                                  \
+    X(last_update_unix_ns)                                                                                  \
+    X(last_publish_unix_ns)                                                                                 \
+    X(last_checkpoint_unix_ns)                                                                              \
+    X(checkpoint_bytes)                                                                                     \
+    X(checkpoint_ns)     /* how long the last one took */                                                   \
+    X(stop_request)      /* hr_stop_reason: the learner asks the supervisor to stop the run */              \
+    X(lag_sum)           /* over consumed valid steps */                                                    \
+    X(lag_max)                                                                                              \
     X(age_sum_ns)        /* over consumed slots, commit to lease */
 
-#define HR_LEARNER_GAUGES(X)                                                                                     \
-    X(score_mean) X(score_best) X(solved_at_seconds) X(learning_rate) X(entropy_coef)                           \
-    X(loss_policy) X(loss_value) X(loss_entropy) X(loss_total) X(grad_norm) X(approx_kl)                        \
-    X(entropy_ratio) X(explained_variance) X(clipped_ratio)                                                     \
-    X(ratio_mean) X(ratio_p1) X(ratio_p50) X(ratio_p99) X(ratio_max)                                            \
-    X(logprob_error_max) /* |learner - actor| log-probability on the first minibatch at lag 0 */                \
+#define HR_LEARNER_GAUGES(X)                                                                                \
+    X(score_mean) X(score_best) X(solved_at_seconds) X(learning_rate) X(entropy_coef)                       \
+    X(loss_policy) X(loss_value) X(loss_entropy) X(loss_total) X(grad_norm) X(approx_kl)                    \
+    X(entropy_ratio) X(explained_variance) X(clipped_ratio)                                                 \
+    X(ratio_mean) X(ratio_p1) X(ratio_p50) X(ratio_p99) X(ratio_max)                                        \
+    X(logprob_error_max) /* |learner - actor| log-probability on the first minibatch at lag 0 */            \
     X(precision_gap)     /* bf16 minus float32 log-probability, mean absolute */
 
 #endif

@@ -1,8 +1,9 @@
-/* What lies where in the three kinds of segment. Private to ringbuf/: others use ring.h, weights.h and control.h.
+/* What lies where in the three kinds of segment. Private to ringbuf/: others use ring.h, weights.h and
+ * control.h.
  *
  * Every segment begins with an hr_segment and its ready line, then the immutable part (copied and checked at
- * attach), then lines that change, each of 128 bytes (two cache lines, since the prefetcher pulls pairs) and with
- * one writer. */
+ * attach), then lines that change, each of 128 bytes (two cache lines, since the prefetcher pulls pairs) and
+ * with one writer. */
 #ifndef HEADRACE_LAYOUT_H
 #define HEADRACE_LAYOUT_H
 
@@ -16,7 +17,7 @@
 #include "weights.h"
 
 #define HR_LINE_BYTES 128u
-#define HR_ALIGN 64u /* of every field of a slot */
+#define HR_ALIGN 64u                   /* of every field of a slot */
 #define HR_MAGIC 0x4543415244414548ull /* "HEADRACE" in memory */
 #define HR_ENDIAN 0x01020304u
 #define HR_ATTACHABLE 0x52454144594F4B21ull /* value of the ready word */
@@ -24,7 +25,11 @@
 #define HR_MAX_LEARNERS 64u
 #define HR_MAX_BUFFERS 4096u
 
-typedef enum hr_kind { HR_KIND_CONTROL = 1, HR_KIND_WEIGHTS = 2, HR_KIND_RING = 3 } hr_kind;
+typedef enum hr_kind {
+    HR_KIND_CONTROL = 1,
+    HR_KIND_WEIGHTS = 2,
+    HR_KIND_RING = 3
+} hr_kind;
 
 typedef struct hr_segment {
     uint64_t magic;
@@ -37,9 +42,11 @@ typedef struct hr_segment {
     uint8_t ready_pad[HR_LINE_BYTES - 8];
 } hr_segment;
 _Static_assert(offsetof(hr_segment, run_id) == 56 && offsetof(hr_segment, reserved) == 88, "segment header");
-_Static_assert(offsetof(hr_segment, ready) == 128 && sizeof(hr_segment) == 256, "the immutable part is at 256");
+_Static_assert(offsetof(hr_segment, ready) == 128 && sizeof(hr_segment) == 256,
+               "the immutable part is at 256");
 
-/* An eventcount: a waiter reads `bell`, sets `waiting`, looks again at what it waits for, and sleeps on `bell`. */
+/* An eventcount: a waiter reads `bell`, sets `waiting`, looks again at what it waits for, and sleeps on
+ * `bell`. */
 typedef struct hr_bell {
     _Alignas(HR_LINE_BYTES) _Atomic uint32_t bell;
     _Atomic uint32_t waiting;
@@ -56,24 +63,30 @@ typedef struct hr_ring_fixed {
 } hr_ring_fixed;
 _Static_assert(offsetof(hr_ring_fixed, plan) == 40, "ring header");
 _Static_assert(sizeof(hr_field) == 72 && sizeof(hr_param) == 72, "plan tables");
-_Static_assert(offsetof(hr_plan, sim) == 8 && offsetof(hr_plan, horizon) == 72 && offsetof(hr_plan, choices) == 100 &&
-                   offsetof(hr_plan, has_mask) == 292 && offsetof(hr_plan, payload_bytes) == 320 &&
-                   offsetof(hr_plan, field) == 344 && offsetof(hr_plan, mode) == 344 + 72 * HR_FIELDS &&
-                   offsetof(hr_plan, param) == 1208 && sizeof(hr_plan) == 1208 + 72 * HR_MAX_PARAMS,
+_Static_assert(offsetof(hr_plan, sim) == 8 && offsetof(hr_plan, horizon) == 72 &&
+                   offsetof(hr_plan, choices) == 100 && offsetof(hr_plan, has_mask) == 292 &&
+                   offsetof(hr_plan, payload_bytes) == 320 && offsetof(hr_plan, field) == 344 &&
+                   offsetof(hr_plan, mode) == 344 + 72 * HR_FIELDS && offsetof(hr_plan, param) == 1208 &&
+                   sizeof(hr_plan) == 1208 + 72 * HR_MAX_PARAMS,
                "plan");
 _Static_assert(offsetof(hr_episode, statistics) == 20, "episode record");
 
-/* What a writer is about to do to a word and a count: the count before, which count, then the sequence (HR_NONE:
- * nothing pending). A sweep finds out from the word whether it happened. */
+/* What a writer is about to do to a word and a count: the count before, which count, then the sequence
+ * (HR_NONE: nothing pending). A sweep finds out from the word whether it happened. */
 typedef struct hr_intent {
     _Atomic uint64_t before, cause, sequence;
 } hr_intent;
 
 /* Counts that stand beside words, by writer: producer, supervisor, learner. */
 typedef enum hr_count {
-    HR_NOT_WRITTEN = 0, HR_OVERWRITTEN,             /* producer line */
-    HR_DROPPED_BAD, HR_REDELIVERED,                 /* owner line */
-    HR_CONSUMED, HR_ROLLBACK, HR_SHUTDOWN, HR_LAG,  /* learner line */
+    HR_NOT_WRITTEN = 0,
+    HR_OVERWRITTEN, /* producer line */
+    HR_DROPPED_BAD,
+    HR_REDELIVERED, /* owner line */
+    HR_CONSUMED,
+    HR_ROLLBACK,
+    HR_SHUTDOWN,
+    HR_LAG, /* learner line */
     HR_COUNTS
 } hr_count;
 
@@ -102,7 +115,8 @@ typedef struct hr_lines {
     hr_bell bell; /* the producer sleeps here */
 } hr_lines;
 _Static_assert(offsetof(hr_lines, producer_intent) == 32 && offsetof(hr_lines, pid) == 88, "producer line");
-_Static_assert(offsetof(hr_lines, owner) == 128 && offsetof(hr_lines, supervisor_intent) == 152, "owner line");
+_Static_assert(offsetof(hr_lines, owner) == 128 && offsetof(hr_lines, supervisor_intent) == 152,
+               "owner line");
 _Static_assert(offsetof(hr_lines, granted) == 256 && offsetof(hr_lines, learner_intent) == 296 &&
                    offsetof(hr_lines, lease_ns) == 336,
                "learner line");
@@ -121,12 +135,25 @@ _Static_assert(sizeof(hr_slot) == HR_LINE_BYTES && offsetof(hr_slot, epoch) == 4
 
 static inline uint64_t hr_word(uint64_t sequence, uint32_t deliveries, uint32_t owner, hr_state state)
 {
-    return sequence << 19 | (uint64_t)(deliveries & 7u) << 16 | (uint64_t)(owner & 0xfffu) << 4 | (uint64_t)state;
+    return sequence << 19 | (uint64_t)(deliveries & 7u) << 16 | (uint64_t)(owner & 0xfffu) << 4 |
+           (uint64_t)state;
 }
-static inline uint64_t hr_word_sequence(uint64_t word) { return word >> 19; }
-static inline uint32_t hr_word_deliveries(uint64_t word) { return (uint32_t)(word >> 16) & 7u; }
-static inline uint32_t hr_word_owner(uint64_t word) { return (uint32_t)(word >> 4) & 0xfffu; }
-static inline hr_state hr_word_state(uint64_t word) { return (hr_state)(word & 15u); }
+static inline uint64_t hr_word_sequence(uint64_t word)
+{
+    return word >> 19;
+}
+static inline uint32_t hr_word_deliveries(uint64_t word)
+{
+    return (uint32_t)(word >> 16) & 7u;
+}
+static inline uint32_t hr_word_owner(uint64_t word)
+{
+    return (uint32_t)(word >> 4) & 0xfffu;
+}
+static inline hr_state hr_word_state(uint64_t word)
+{
+    return (hr_state)(word & 15u);
+}
 _Static_assert(HR_MAX_PROCESSES <= 4096, "an index of the process table fits the word's owner");
 
 /* The first sequence that lives in slot `i`. */
@@ -171,7 +198,8 @@ typedef struct hr_weights_words { /* the writer's */
     _Atomic uint64_t published;
     uint64_t pad[14];
 } hr_weights_words;
-_Static_assert(sizeof(hr_weights_words) == HR_LINE_BYTES && offsetof(hr_weights_words, published) == 8, "words");
+_Static_assert(sizeof(hr_weights_words) == HR_LINE_BYTES && offsetof(hr_weights_words, published) == 8,
+               "words");
 
 typedef struct hr_list_entry {
     uint64_t sequence, epoch;
@@ -195,7 +223,7 @@ typedef struct hr_control_fixed {
 } hr_control_fixed;
 _Static_assert(sizeof(hr_control_fixed) == 48, "control header");
 
-typedef struct hr_flags { /* the supervisor's */
+typedef struct hr_flags {                          /* the supervisor's */
     _Alignas(HR_LINE_BYTES) _Atomic uint32_t stop; /* hr_stop_reason */
     _Atomic uint32_t producers_gone;
     uint8_t pad[HR_LINE_BYTES - 8];
@@ -218,10 +246,12 @@ typedef struct hr_process {
     _Alignas(HR_LINE_BYTES) _Atomic uint64_t gauge[HR_GAUGES]; /* bits of a double */
 } hr_process;
 _Static_assert(offsetof(hr_process, pid) == 16 && offsetof(hr_process, heartbeat_ns) == 128 &&
-                   offsetof(hr_process, counter) == 256 && offsetof(hr_process, gauge) == 256 + 8 * HR_COUNTERS &&
+                   offsetof(hr_process, counter) == 256 &&
+                   offsetof(hr_process, gauge) == 256 + 8 * HR_COUNTERS &&
                    sizeof(hr_process) % HR_LINE_BYTES == 0,
                "process");
-_Static_assert(HR_P_COUNT <= HR_COUNTERS && HR_L_COUNT + HR_LAG_BINS + HR_AGE_BINS <= HR_COUNTERS, "counters fit");
+_Static_assert(HR_P_COUNT <= HR_COUNTERS && HR_L_COUNT + HR_LAG_BINS + HR_AGE_BINS <= HR_COUNTERS,
+               "counters fit");
 
 static inline hr_flags *hr_control_flags(const hr_control *c)
 {
@@ -236,6 +266,7 @@ static inline hr_process *hr_control_process(const hr_control *c, uint32_t index
     return (hr_process *)((char *)c->base + c->table_offset) + index;
 }
 
-_Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2, "atomics in shared memory are lock-free");
+_Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2,
+               "atomics in shared memory are lock-free");
 
 #endif

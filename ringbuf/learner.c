@@ -17,8 +17,10 @@ hr_seen hr_ring_look(const hr_ring *r, uint32_t i)
         hr_state state = hr_word_state(word);
         uint64_t version = HR_NONE;
         if (state == HR_READY || state == HR_LEASED || state == HR_BAD)
-            version = atomic_load_explicit(&slot->oldest_version, memory_order_acquire); /* keeps the reload behind */
-        /* Under drop_oldest the producer may have overwritten the slot in between: the version must be the word's. */
+            version = atomic_load_explicit(&slot->oldest_version,
+                                           memory_order_acquire); /* keeps the reload behind */
+        /* Under drop_oldest the producer may have overwritten the slot in between: the version must be the
+         * word's. */
         uint64_t again = atomic_load_explicit(&slot->word, memory_order_seq_cst); /* C5 */
         if (again == word)
             return (hr_seen){.word = word, .oldest_version = version};
@@ -50,7 +52,8 @@ static hr_leased take(hr_ring *r, uint64_t sequence)
     uint32_t deliveries = hr_word_deliveries(word);
     uint32_t next = deliveries < 7 ? deliveries + 1 : 7;
     if (hr_word_state(word) != HR_READY || hr_word_sequence(word) != sequence ||
-        !move(r, sequence, word, hr_word(sequence, next, r->control->self, HR_LEASED), memory_order_acquire)) /* C1 */
+        !move(r, sequence, word, hr_word(sequence, next, r->control->self, HR_LEASED),
+              memory_order_acquire)) /* C1 */
         return HR_LEASE_LOST;
     return HR_LEASE_GOOD;
 }
@@ -76,7 +79,9 @@ int hr_ring_examined(hr_ring *r, uint64_t sequence)
     if (word == 0)
         return -1;
     /* C8 pairs with S1: the next sweep finds one delivery */
-    return move(r, sequence, word, hr_word(sequence, 1, r->control->self, HR_LEASED), memory_order_acq_rel) ? 0 : -1;
+    return move(r, sequence, word, hr_word(sequence, 1, r->control->self, HR_LEASED), memory_order_acq_rel)
+               ? 0
+               : -1;
 }
 
 static int release(hr_ring *r, uint64_t sequence, uint64_t word, hr_count cause)
@@ -106,7 +111,8 @@ int hr_ring_drop(hr_ring *r, uint64_t sequence, hr_count cause)
         return -1;
     if (r->plan.full != HR_DROP_OLDEST)
         return release(r, sequence, word, cause);
-    /* The producer may overwrite READY(s), after which the word would not tell whose drop it was: take it first. */
+    /* The producer may overwrite READY(s), after which the word would not tell whose drop it was: take it
+     * first. */
     return take(r, sequence) == HR_LEASE_GOOD ? hr_ring_ack(r, sequence, cause) : -1;
 }
 
@@ -115,7 +121,8 @@ void hr_ring_grant(hr_ring *r, uint64_t n)
     _Atomic uint64_t *granted = &hr_ring_lines(r)->granted;
     uint64_t now = atomic_load_explicit(granted, memory_order_relaxed);
     /* G1 pairs with P5; a CAS, since the supervisor lowers it meanwhile */
-    while (!atomic_compare_exchange_weak_explicit(granted, &now, now + n, memory_order_seq_cst, memory_order_relaxed))
+    while (!atomic_compare_exchange_weak_explicit(granted, &now, now + n, memory_order_seq_cst,
+                                                  memory_order_relaxed))
         ;
     hr_ring_notify_producer(r); /* C6 */
 }

@@ -30,7 +30,8 @@ hr_leased hr_ring_lease(hr_ring *r, uint64_t sequence);
 /* LEASED(s) with three deliveries -> LEASED(s) with one, after its examination. 0, or -1: not ours. */
 int hr_ring_examined(hr_ring *r, uint64_t sequence);
 
-/* LEASED(s) -> FREE(s + N), counted as `cause` (HR_CONSUMED or a drop). 0, or -1: not ours, which is a bug. */
+/* LEASED(s) -> FREE(s + N), counted as `cause` (HR_CONSUMED or a drop). 0, or -1: not ours, which is a bug.
+ */
 int hr_ring_ack(hr_ring *r, uint64_t sequence, hr_count cause);
 
 /* READY(s) -> FREE(s + N), a drop counted as `cause`. 0, or -1: not READY(s) any more. */

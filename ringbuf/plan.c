@@ -29,13 +29,15 @@ static int check_field(const hr_plan *p, uint32_t id, uint64_t *end, char *error
         return 0;
     uint64_t bytes = dtype_bytes(f->dtype);
     if (bytes == 0 || f->dims == 0 || f->dims > HR_MAX_DIMS)
-        return hr_fail(error, capacity, "plan: field %u has dtype %u and %u dimensions", id, f->dtype, f->dims);
+        return hr_fail(error, capacity, "plan: field %u has dtype %u and %u dimensions", id, f->dtype,
+                       f->dims);
     for (uint32_t d = 0; d < f->dims; d++) {
         if (f->shape[d] > HR_MAX_PAYLOAD_BYTES)
             return hr_fail(error, capacity, "plan: field %u, dimension %u is too large", id, d);
         bytes *= f->shape[d];
         if (bytes > HR_MAX_PAYLOAD_BYTES)
-            return hr_fail(error, capacity, "plan: field %u is larger than %llu bytes", id, HR_MAX_PAYLOAD_BYTES);
+            return hr_fail(error, capacity, "plan: field %u is larger than %llu bytes", id,
+                           HR_MAX_PAYLOAD_BYTES);
     }
     if (bytes != f->bytes || f->offset % HR_ALIGN != 0 || f->offset < *end ||
         f->offset + f->bytes > p->payload_bytes - HR_ALIGN)
@@ -54,27 +56,29 @@ static int time_major(const hr_plan *p, uint32_t id, uint64_t rows, uint64_t col
 int hr_plan_check(const hr_plan *p, uint32_t slots, char *error, size_t capacity)
 {
     if (p->abi != HR_ABI || p->bytes != sizeof *p)
-        return hr_fail(error, capacity, "plan: ABI %u with %u bytes, but this program has ABI %u with %zu: run make build",
+        return hr_fail(error, capacity,
+                       "plan: ABI %u with %u bytes, but this program has ABI %u with %zu: run make build",
                        p->abi, p->bytes, HR_ABI, sizeof *p);
     if (slots == 0 || slots > HR_MAX_SLOTS)
         return hr_fail(error, capacity, "ring: %u slots, need 1 to %u", slots, HR_MAX_SLOTS);
     if (p->horizon == 0 || p->agents == 0 || p->worlds == 0 ||
         (uint64_t)p->worlds * p->world_agents != p->agents || p->groups == 0 || p->groups > p->worlds)
-        return hr_fail(error, capacity, "plan: horizon %u, %u agents in %u worlds of %u, %u groups", p->horizon,
-                       p->agents, p->worlds, p->world_agents, p->groups);
+        return hr_fail(error, capacity, "plan: horizon %u, %u agents in %u worlds of %u, %u groups",
+                       p->horizon, p->agents, p->worlds, p->world_agents, p->groups);
     if (p->heads == 0 || p->heads > HR_MAX_HEADS || p->logits < p->heads || p->n_params > HR_MAX_PARAMS ||
         p->score >= (p->statistics ? p->statistics : 1))
-        return hr_fail(error, capacity, "plan: %u heads, %u logits, %u parameters, statistic %u of %u", p->heads,
-                       p->logits, p->n_params, p->score, p->statistics);
+        return hr_fail(error, capacity, "plan: %u heads, %u logits, %u parameters, statistic %u of %u",
+                       p->heads, p->logits, p->n_params, p->score, p->statistics);
     if (p->mode > HR_EXACT || p->full > HR_DROP_NEWEST || p->pickup > HR_PICKUP_SLOT ||
         (p->mode == HR_EXACT && p->full != HR_BLOCK))
         return hr_fail(error, capacity, "plan: mode %u, full %u, pickup %u", p->mode, p->full, p->pickup);
     if (p->producers == 0 || p->ring >= p->producers || p->batch_slots == 0 ||
         (p->mode == HR_EXACT && p->batch_slots % p->producers != 0))
-        return hr_fail(error, capacity, "plan: ring %u of %u producers, batches of %u slots", p->ring, p->producers,
-                       p->batch_slots);
+        return hr_fail(error, capacity, "plan: ring %u of %u producers, batches of %u slots", p->ring,
+                       p->producers, p->batch_slots);
     if (p->start_sequence > HR_SEQUENCE_END - 2ull * slots)
-        return hr_fail(error, capacity, "plan: start sequence %llu is past the last one", (unsigned long long)p->start_sequence);
+        return hr_fail(error, capacity, "plan: start sequence %llu is past the last one",
+                       (unsigned long long)p->start_sequence);
     uint64_t record = hr_round_up(offsetof(hr_episode, statistics) + 4ull * p->statistics, 8);
     if (p->payload_bytes > HR_MAX_PAYLOAD_BYTES || p->payload_bytes < 2 * HR_ALIGN ||
         p->payload_bytes % HR_ALIGN != 0 || p->episode_bytes != record)
@@ -85,14 +89,16 @@ int hr_plan_check(const hr_plan *p, uint32_t slots, char *error, size_t capacity
         if (check_field(p, id, &end, error, capacity) != 0)
             return -1;
     uint64_t t = p->horizon, b = p->agents;
-    static const uint32_t always[] = {HR_ACTION, HR_LOGPROB, HR_REWARD, HR_TERMINATED, HR_TRUNCATED, HR_VALID};
+    static const uint32_t always[] = {HR_ACTION,     HR_LOGPROB,   HR_REWARD,
+                                      HR_TERMINATED, HR_TRUNCATED, HR_VALID};
     for (size_t i = 0; i < sizeof always / sizeof *always; i++)
         if (!time_major(p, always[i], t, b))
-            return hr_fail(error, capacity, "plan: field %u is not [%llu, %llu, ...]", always[i], (unsigned long long)t,
-                           (unsigned long long)b);
+            return hr_fail(error, capacity, "plan: field %u is not [%llu, %llu, ...]", always[i],
+                           (unsigned long long)t, (unsigned long long)b);
     if (!time_major(p, HR_OBS, t + 1, b) || !time_major(p, HR_VERSION, t, p->groups) ||
         !time_major(p, HR_EPISODES, t * b, record) || (p->has_mask != 0) != (p->field[HR_MASK].dtype != 0) ||
-        (p->has_mask && !time_major(p, HR_MASK, t, b)) || (p->state_width != 0) != (p->field[HR_STATE0].dtype != 0) ||
+        (p->has_mask && !time_major(p, HR_MASK, t, b)) ||
+        (p->state_width != 0) != (p->field[HR_STATE0].dtype != 0) ||
         (p->state_width && !time_major(p, HR_STATE0, b, p->state_width)))
         return hr_fail(error, capacity, "plan: a field does not have the shape that its slot needs");
     return 0;

@@ -1,8 +1,7 @@
 """The plan: what one ring's slots look like and what its producer has to do, in Python.
 
-The C struct `hr_plan` (plan.h) is described once, in C; this module packs and unpacks it by the table that the
-extension gives.
-"""
+The C struct `hr_plan` (plan.h) is described once, in C; this module packs and unpacks it by the table that
+the extension gives. """
 
 from __future__ import annotations
 
@@ -15,9 +14,10 @@ from typing import Any
 from ringbuf import _ring
 from ringbuf.errors import RingError
 
-DTYPES = {"uint8": (1, 1), "int8": (2, 1), "int32": (3, 4), "float32": (4, 4), "int64": (5, 8)}  # number, bytes
-FIELDS = ("obs", "action", "logprob", "mask", "reward", "terminated", "truncated", "valid", "version", "state0",
-          "episodes")  # in the order of hr_field_id
+# Number in hr_dtype, bytes
+DTYPES = {"uint8": (1, 1), "int8": (2, 1), "int32": (3, 4), "float32": (4, 4), "int64": (5, 8)}
+FIELDS = ("obs", "action", "logprob", "mask", "reward", "terminated", "truncated", "valid", "version",
+          "state0", "episodes")  # in the order of hr_field_id
 MODES = ("async", "exact")
 FULL = ("block", "drop_oldest", "drop_newest")
 PICKUP = ("step", "slot")
@@ -86,16 +86,17 @@ class Plan:
 
     @classmethod
     def build(
-        cls, *, sim: str, horizon: int, worlds: int, world_agents: int, obs_dtype: str, obs_shape: Sequence[int],
-        choices: Sequence[int] = (), action_low: Sequence[float] = (), action_high: Sequence[float] = (),
-        has_mask: bool = False, groups: int = 1, state_width: int = 0, statistics: int = 0, score: int = 0,
-        unpacked_step_bytes: int, mode: str = "async", full: str = "block", pickup: str = "step",
-        lagged_versions: int = 0, producers: int = 1, batch_slots: int, ring: int = 0, run_seed: int = 0,
-        first_world: int = 0, first_agent: int = 0, start_sequence: int = 0, params: Mapping[str, float] | None = None,
+        cls, *, sim: str, horizon: int, worlds: int, world_agents: int, obs_dtype: str,
+        obs_shape: Sequence[int], choices: Sequence[int] = (), action_low: Sequence[float] = (),
+        action_high: Sequence[float] = (), has_mask: bool = False, groups: int = 1, state_width: int = 0,
+        statistics: int = 0, score: int = 0, unpacked_step_bytes: int, mode: str = "async",
+        full: str = "block", pickup: str = "step", lagged_versions: int = 0, producers: int = 1,
+        batch_slots: int, ring: int = 0, run_seed: int = 0, first_world: int = 0, first_agent: int = 0,
+        start_sequence: int = 0, params: Mapping[str, float] | None = None,
     ) -> Plan:
-        """Lays out the slot. Discrete actions have `choices`, one number a head; continuous ones `action_low` and
-        `action_high` of equal length instead. Raises ValueError for what the struct cannot hold; the rest is
-        checked in C when sizes are asked for or the ring is created (RingError)."""
+        """Lays out the slot. Discrete actions have `choices`, one number a head; continuous ones
+        `action_low` and `action_high` of equal length instead. Raises ValueError for what the struct cannot
+        hold; the rest is checked in C when sizes are asked for or the ring is created (RingError)."""
         params = dict(params or {})
         continuous = not choices
         heads = len(action_low) if continuous else len(choices)
@@ -104,7 +105,8 @@ class Plan:
         if obs_dtype not in DTYPES or not 1 <= len(obs_shape) <= MAX_DIMS - 2:
             raise ValueError(f"observation of dtype {obs_dtype!r} and shape {tuple(obs_shape)}")
         if len(params) > MAX_PARAMS or any(len(text.encode()) >= NAME_BYTES for text in (sim, *params)):
-            raise ValueError(f"{len(params)} parameters of {sim!r}: room for {MAX_PARAMS}, names under {NAME_BYTES} bytes")
+            raise ValueError(
+                f"{len(params)} parameters of {sim!r}: room for {MAX_PARAMS}, names under {NAME_BYTES} bytes")
         agents, logits = worlds * world_agents, heads if continuous else sum(choices)
         episode_bytes = _round_up(EPISODE_BYTES + 4 * statistics, 8)
         t_b = (horizon, agents)
@@ -137,10 +139,11 @@ class Plan:
             sim=sim, horizon=horizon, agents=agents, worlds=worlds, world_agents=world_agents, heads=heads,
             logits=logits, continuous=continuous, choices=tuple(choices), action_low=tuple(action_low),
             action_high=tuple(action_high), has_mask=has_mask, groups=groups, state_width=state_width,
-            statistics=statistics, score=score, episode_bytes=episode_bytes, payload_bytes=offset + ALIGN_BYTES,
-            packed_step_bytes=packed_step_bytes, unpacked_step_bytes=unpacked_step_bytes, fields=fields, mode=mode,
-            full=full, pickup=pickup, lagged_versions=lagged_versions, producers=producers, batch_slots=batch_slots,
-            ring=ring, run_seed=run_seed, first_world=first_world, first_agent=first_agent,
+            statistics=statistics, score=score, episode_bytes=episode_bytes,
+            payload_bytes=offset + ALIGN_BYTES, packed_step_bytes=packed_step_bytes,
+            unpacked_step_bytes=unpacked_step_bytes, fields=fields, mode=mode, full=full, pickup=pickup,
+            lagged_versions=lagged_versions, producers=producers, batch_slots=batch_slots, ring=ring,
+            run_seed=run_seed, first_world=first_world, first_agent=first_agent,
             start_sequence=start_sequence, params=params)
 
     @property
@@ -156,22 +159,22 @@ class Plan:
     def pack(self) -> bytes:
         """The C struct."""
         out = bytearray(_ring.PLAN_BYTES)
-        plain: dict[str, Any] = {
-            name: int(getattr(self, name)) for name in _TABLE
-            if name not in ("abi", "bytes", "sim", "choices", "action_low", "action_high", "field", "mode", "full",
-                            "pickup", "n_params", "param")}
-        plain |= {"abi": _ring.ABI, "bytes": _ring.PLAN_BYTES, "n_params": len(self.params), "sim": self.sim.encode(),
-                  "mode": MODES.index(self.mode), "full": FULL.index(self.full), "pickup": PICKUP.index(self.pickup)}
-        for name, value in plain.items():
-            _put(out, name, value)
-        for name in ("choices", "action_low", "action_high"):
-            values = getattr(self, name)
-            _put(out, name, *values, *([0] * (MAX_HEADS - len(values))))
+        others: dict[str, Any] = {
+            "abi": _ring.ABI, "bytes": _ring.PLAN_BYTES, "n_params": len(self.params),
+            "sim": self.sim.encode(), "mode": MODES.index(self.mode), "full": FULL.index(self.full),
+            "pickup": PICKUP.index(self.pickup)}
+        for name in _TABLE:
+            if name in ("choices", "action_low", "action_high"):
+                values = getattr(self, name)
+                _put(out, name, *values, *([0] * (MAX_HEADS - len(values))))
+            elif name not in ("field", "param"):
+                _put(out, name, others[name] if name in others else int(getattr(self, name)))
         for i, name in enumerate(FIELDS):
             if name in self.fields:
                 f = self.fields[name]
                 shape = (*f.shape, *([0] * (MAX_DIMS - len(f.shape))))
-                _put(out, "field", DTYPES[f.dtype][0], len(f.shape), *shape, f.offset, f.bytes, at=i * _FIELD_BYTES)
+                _put(out, "field", DTYPES[f.dtype][0], len(f.shape), *shape, f.offset, f.bytes,
+                     at=i * _FIELD_BYTES)
         for i, (name, value) in enumerate(self.params.items()):
             _put(out, "param", name.encode(), float(value), at=i * _PARAM_BYTES)
         return bytes(out)
@@ -188,15 +191,17 @@ class Plan:
         for i, name in enumerate(FIELDS):
             dtype, dims, *rest = _get(packed, "field", at=i * _FIELD_BYTES)
             if dtype:
-                fields[name] = Field(name, _DTYPE_NAMES[dtype], tuple(rest[:dims]), rest[MAX_DIMS], rest[MAX_DIMS + 1])
+                shape, offset, size = tuple(rest[:dims]), rest[MAX_DIMS], rest[MAX_DIMS + 1]
+                fields[name] = Field(name, _DTYPE_NAMES[dtype], shape, offset, size)
         params = {}
         for i in range(one["n_params"]):
             name, value = _get(packed, "param", at=i * _PARAM_BYTES)
             params[name.rstrip(b"\0").decode()] = value
         same = {name: one[name] for name in _TABLE
-                if name not in ("abi", "bytes", "n_params", "field", "param", "sim", "continuous", "has_mask")}
+                if name not in ("abi", "bytes", "n_params", "field", "param")}
         return cls(**same | {
-            "sim": one["sim"].rstrip(b"\0").decode(), "continuous": continuous, "has_mask": bool(one["has_mask"]),
+            "sim": one["sim"].rstrip(b"\0").decode(),
+            "continuous": continuous, "has_mask": bool(one["has_mask"]),
             "choices": () if continuous else got["choices"][:heads],
             "action_low": got["action_low"][:heads] if continuous else (),
             "action_high": got["action_high"][:heads] if continuous else (),

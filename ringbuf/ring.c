@@ -16,15 +16,17 @@ int hr_ring_attach(hr_ring *r, int fd, hr_control *control, char *error, size_t 
         return -1;
     hr_lines *lines = hr_ring_lines(r);
     int swept = atomic_load_explicit(&lines->acting, memory_order_acquire) == HR_NONE && /* S1 */
-                atomic_load_explicit(&lines->producer_intent.sequence, memory_order_acquire) == HR_NONE; /* I1 */
+                atomic_load_explicit(&lines->producer_intent.sequence, memory_order_acquire) ==
+                    HR_NONE;                /* I1 */
     for (uint32_t i = 0; i < r->slots; i++) /* S1 */
-        swept &= hr_word_state(atomic_load_explicit(&hr_ring_slot(r, i)->word, memory_order_acquire)) != HR_WRITING;
+        swept &= hr_word_state(atomic_load_explicit(&hr_ring_slot(r, i)->word, memory_order_acquire)) !=
+                 HR_WRITING;
     if (!swept) {
         hr_ring_detach(r);
         return hr_fail(error, capacity, "ring %u: not swept since its last producer died", r->plan.ring);
     }
     r->sequence = hr_ring_head(r);
-    atomic_store_explicit(&lines->head, r->sequence, memory_order_release); /* P6 */
+    atomic_store_explicit(&lines->head, r->sequence, memory_order_release);       /* P6 */
     atomic_store_explicit(&lines->pid, (uint64_t)getpid(), memory_order_relaxed); /* N1 */
     return 0;
 }
@@ -40,7 +42,8 @@ hr_claimable hr_ring_claimable(const hr_ring *r)
 {
     uint64_t s = r->sequence;
     if (hr_control_stop(r->control) != HR_RUN) { /* P5 (stop) pairs with F1 */
-        /* In the exact modes a version that was begun is finished, so that a run ends on a version's border. */
+        /* In the exact modes a version that was begun is finished, so that a run ends on a version's border.
+         */
         uint64_t granted = atomic_load_explicit(&hr_ring_lines(r)->granted, memory_order_seq_cst); /* P5 */
         if (r->plan.mode != HR_EXACT || s >= granted)
             return HR_STOPPED;
@@ -48,13 +51,15 @@ hr_claimable hr_ring_claimable(const hr_ring *r)
     if (s >= HR_SEQUENCE_END - 2ull * r->slots)
         return HR_EXHAUSTED;
     /* P5 (granted) pairs with G1 */
-    if (r->plan.full == HR_BLOCK && s >= atomic_load_explicit(&hr_ring_lines(r)->granted, memory_order_seq_cst))
+    if (r->plan.full == HR_BLOCK &&
+        s >= atomic_load_explicit(&hr_ring_lines(r)->granted, memory_order_seq_cst))
         return waiting_for(r, HR_WAIT_CREDIT);
     /* P5 (word) pairs with C3 */
     uint64_t word = atomic_load_explicit(&hr_ring_slot(r, s)->word, memory_order_seq_cst);
     uint64_t q = hr_word_sequence(word);
     hr_state state = hr_word_state(word);
-    if (state == HR_FREE && (q == s || (q < s && r->plan.full != HR_BLOCK))) /* q < s: sequences passed over */
+    if (state == HR_FREE &&
+        (q == s || (q < s && r->plan.full != HR_BLOCK))) /* q < s: sequences passed over */
         return HR_CLAIMABLE;
     if (r->plan.full == HR_BLOCK)
         return waiting_for(r, HR_WAIT_FULL);
@@ -70,7 +75,8 @@ void hr_ring_wait(hr_ring *r, uint64_t slice_ns)
     if (why != HR_WAIT_CREDIT && why != HR_WAIT_FULL && why != HR_WAIT_OWNER)
         return;
     hr_bell_sleep(&lines->bell, seen, begin_ns + slice_ns);
-    uint64_t blocked_ns = atomic_load_explicit(&lines->blocked_ns, memory_order_relaxed) + hr_now_ns() - begin_ns;
+    uint64_t blocked_ns = atomic_load_explicit(&lines->blocked_ns, memory_order_relaxed) + hr_now_ns() -
+                          begin_ns;
     atomic_store_explicit(&lines->blocked_ns, blocked_ns, memory_order_relaxed); /* N1 */
 }
 
@@ -89,8 +95,8 @@ uint64_t hr_ring_announce(hr_ring *r, const hr_weights *w)
     hr_lines *lines = hr_ring_lines(r);
     uint64_t version = hr_weights_published(w);
     while (version != HR_NONE) {
-        /* A2 pairs with L1 in hr_ring_acting(), Dekker with W1: a learner that has published a newer version and
-         * then sees no acting version knows that we shall see the newer one here. */
+        /* A2 pairs with L1 in hr_ring_acting(), Dekker with W1: a learner that has published a newer version
+         * and then sees no acting version knows that we shall see the newer one here. */
         atomic_store_explicit(&lines->acting, version, memory_order_seq_cst);
         uint64_t again = hr_weights_published(w); /* A2, the reload */
         if (again == version)
@@ -122,10 +128,12 @@ int hr_ring_claim(hr_ring *r, uint64_t version)
         if (!atomic_compare_exchange_strong_explicit(&slot->word, &word, writing, memory_order_acquire,
                                                      memory_order_relaxed)) /* P1 */
             return -1;
-    } else if (r->plan.full == HR_DROP_OLDEST && hr_word_state(word) == HR_READY && hr_word_sequence(word) < s) {
+    } else if (r->plan.full == HR_DROP_OLDEST && hr_word_state(word) == HR_READY &&
+               hr_word_sequence(word) < s) {
         hr_intent_begin(lines, HR_OVERWRITTEN, hr_word_sequence(word));
-        if (!atomic_compare_exchange_strong_explicit(&slot->word, &word, writing, memory_order_acq_rel,
-                                                     memory_order_relaxed)) { /* P1; release for the intent, I1 */
+        if (!atomic_compare_exchange_strong_explicit(
+                &slot->word, &word, writing, memory_order_acq_rel,
+                memory_order_relaxed)) { /* P1; release for the intent, I1 */
             hr_intent_cancel(lines, HR_OVERWRITTEN);
             return -1;
         }
@@ -135,7 +143,7 @@ int hr_ring_claim(hr_ring *r, uint64_t version)
     }
     /* T0 pairs with T3: who copies without a lease sees the new stamp if it saw a byte of the new payload. */
     atomic_store_explicit(hr_start_stamp(r, s), s, memory_order_relaxed);
-    atomic_thread_fence(memory_order_release); /* T0f */
+    atomic_thread_fence(memory_order_release);                                   /* T0f */
     atomic_store_explicit(&slot->oldest_version, version, memory_order_relaxed); /* carried by P2 */
     return 0;
 }
@@ -148,8 +156,8 @@ void *hr_ring_field(const hr_ring *r, hr_field_id id)
 
 static void clear_acting(hr_ring *r)
 {
-    /* A3 pairs with L1: after P2 and before P3, so that a learner which saw slot and acting version and went to
-     * sleep is woken. */
+    /* A3 pairs with L1: after P2 and before P3, so that a learner which saw slot and acting version and went
+     * to sleep is woken. */
     atomic_store_explicit(&hr_ring_lines(r)->acting, HR_NONE, memory_order_seq_cst);
     hr_ring_notify_owner(r); /* P3 pairs with C4 */
 }

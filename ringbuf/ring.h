@@ -1,16 +1,16 @@
 /* The ring: one shared-memory segment, one producer, one owner learner, N slots in place.
  *
- * word = seq:45 | deliveries:3 | owner:12 | state:4 is the only truth about a slot. docs/architecture.md has the
- * table of states and who may leave each; every atomic operation in ring.c bears its label and its partner.
+ * word = seq:45 | deliveries:3 | owner:12 | state:4 is the only truth about a slot. docs/architecture.md has
+ * the table of states and who may leave each; every atomic operation bears its label and its partner.
  *
  * This header is what a producer uses. One segment at a time:
  *
- *     while ((why = hr_ring_claimable(ring)) != HR_CLAIMABLE)     // credit, room, owner: sleeps on the ring's bell
- *         hr_ring_wait(ring, slice_ns);                           // (drop_newest: HR_SKIP instead of HR_WAIT_FULL)
- *     version = hr_ring_announce(ring, weights);                  // A2; then copy weights of that version or newer
- *     hr_ring_claim(ring, version);                               // P1 and start stamp
+ *     while ((why = hr_ring_claimable(ring)) != HR_CLAIMABLE)  // credit, room, owner
+ *         hr_ring_wait(ring, slice_ns);                        // on the ring's bell; see HR_SKIP, HR_STOPPED
+ *     version = hr_ring_announce(ring, weights);               // A2; then copy weights of it or newer
+ *     hr_ring_claim(ring, version);                            // P1 and start stamp
  *     ... write the payload through hr_ring_field() ...
- *     hr_ring_commit(ring, &facts);                               // P2, A3, P3
+ *     hr_ring_commit(ring, &facts);                            // P2, A3, P3
  */
 #ifndef HEADRACE_RING_H
 #define HEADRACE_RING_H
@@ -29,8 +29,8 @@ typedef enum hr_claimable {
     HR_WAIT_CREDIT, /* s >= granted (never under a dropping policy) */
     HR_WAIT_FULL,   /* the slot of s is not FREE(s) and the policy is block */
     HR_WAIT_OWNER,  /* as the two above, while the ring has no owner */
-    HR_SKIP,        /* drop_newest, or drop_oldest on a leased slot: step one segment into a scratch slot, then
-                       hr_ring_skip() */
+    HR_SKIP,        /* drop_newest, or drop_oldest on a leased slot: step one segment into a scratch slot,
+                       then hr_ring_skip() */
     HR_STOPPED,     /* the stop flag is set */
     HR_EXHAUSTED    /* sequence numbers are used up (2^45 - 2N) */
 } hr_claimable;
@@ -66,16 +66,18 @@ void hr_ring_wait(hr_ring *r, uint64_t slice_ns);
 /* Sleeps likewise until weights->published != `seen`, the stop flag is set, or `slice_ns` pass. */
 void hr_ring_wait_published(hr_ring *r, const hr_weights *w, uint64_t seen, uint64_t slice_ns);
 
-/* Async: shows the acting version and returns it (A2; shows again until `published` has not moved). The weights
- * must be of that version or a newer one; when the copy was overtaken, announce again. Version 0 exists. */
+/* Async: shows the acting version and returns it (A2; shows again until `published` has not moved). The
+ * weights must be of that version or a newer one; when the copy was overtaken, announce again. HR_NONE, and
+ * nothing shown, before version 0 exists. */
 uint64_t hr_ring_announce(hr_ring *r, const hr_weights *w);
 
-/* Exact modes: the one version that `sequence` has to be acted with, from the learner's base line. No announcement. */
+/* Exact modes: the one version that `sequence` has to be acted with, from the learner's base line. No
+ * announcement. */
 uint64_t hr_ring_exact_version(const hr_ring *r);
 
-/* FREE(s) -> WRITING(s) (or READY(s-N) -> WRITING(s) under drop_oldest), then the start stamp. `version` goes into
- * the slot header as the oldest acting version. 0, or -1 if the slot was taken away in between (drop_oldest: a
- * lease won): look at hr_ring_claimable again. */
+/* FREE(s) -> WRITING(s) (or READY(s-N) -> WRITING(s) under drop_oldest), then the start stamp. `version` goes
+ * into the slot header as the oldest acting version. 0, or -1 if the slot was taken away in between
+ * (drop_oldest: a lease won): look at hr_ring_claimable again. */
 int hr_ring_claim(hr_ring *r, uint64_t version);
 
 /* Where field `id` of the claimed slot lies; NULL if absent. The payload is undefined until written. */

@@ -33,9 +33,15 @@ int hr_fail(char *error, size_t capacity, const char *format, ...)
     return -1;
 }
 
-uint64_t hr_round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
+uint64_t hr_round_up(uint64_t bytes, uint64_t unit)
+{
+    return (bytes + unit - 1) / unit * unit;
+}
 
-uint64_t hr_page_bytes(void) { return (uint64_t)sysconf(_SC_PAGESIZE); }
+uint64_t hr_page_bytes(void)
+{
+    return (uint64_t)sysconf(_SC_PAGESIZE);
+}
 
 uint64_t hr_now_ns(void)
 {
@@ -86,8 +92,8 @@ static void boot_id(uint8_t out[16])
     }
 }
 
-static int check_head(const hr_segment *head, hr_kind kind, size_t least_bytes, uint64_t file_bytes, char *error,
-                      size_t capacity)
+static int check_head(const hr_segment *head, hr_kind kind, size_t least_bytes, uint64_t file_bytes,
+                      char *error, size_t capacity)
 {
     static const char *const names[] = {"?", "control block", "weights channel", "ring"};
     uint8_t boot[16];
@@ -98,8 +104,8 @@ static int check_head(const hr_segment *head, hr_kind kind, size_t least_bytes, 
     if (head->endian != HR_ENDIAN)
         return hr_fail(error, capacity, "%s: written on a machine of the other byte order", names[kind]);
     if (head->abi != HR_ABI)
-        return hr_fail(error, capacity, "%s: ABI %u, but this program has ABI %u: run make build", names[kind], head->abi,
-                       HR_ABI);
+        return hr_fail(error, capacity, "%s: ABI %u, but this program has ABI %u: run make build",
+                       names[kind], head->abi, HR_ABI);
     if (head->kind != (uint32_t)kind)
         return hr_fail(error, capacity, "expected a %s, found a %s", names[kind],
                        head->kind < 4 ? names[head->kind] : names[0]);
@@ -118,7 +124,8 @@ static int check_head(const hr_segment *head, hr_kind kind, size_t least_bytes, 
     return 0;
 }
 
-void *hr_segment_load(int fd, hr_kind kind, size_t least_bytes, hr_segment *head, char *error, size_t capacity)
+void *hr_segment_load(int fd, hr_kind kind, size_t least_bytes, hr_segment *head, char *error,
+                      size_t capacity)
 {
     struct stat facts;
     hr_segment *first = MAP_FAILED;
@@ -141,7 +148,8 @@ void *hr_segment_load(int fd, hr_kind kind, size_t least_bytes, hr_segment *head
         if (waited >= READY_WAIT_MS) {
             if (first != MAP_FAILED)
                 munmap(first, sizeof(hr_segment));
-            hr_fail(error, capacity, "segment: not ready after %d ms: its creator died or is stuck", READY_WAIT_MS);
+            hr_fail(error, capacity, "segment: not ready after %d ms: its creator died or is stuck",
+                    READY_WAIT_MS);
             return NULL;
         }
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
@@ -187,10 +195,10 @@ void *hr_segment_map(int fd, size_t bytes, size_t writable_bytes, char *error, s
         munmap(base + bytes, behind);
     if (writable_bytes > bytes)
         writable_bytes = bytes;
-    if ((writable_bytes > 0 && mmap(base, writable_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) ==
-                                   MAP_FAILED) ||
-        (bytes > writable_bytes && mmap(base + writable_bytes, bytes - writable_bytes, PROT_READ, MAP_SHARED | MAP_FIXED,
-                                        fd, (off_t)writable_bytes) == MAP_FAILED)) {
+    if ((writable_bytes > 0 &&
+         mmap(base, writable_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) ||
+        (bytes > writable_bytes && mmap(base + writable_bytes, bytes - writable_bytes, PROT_READ,
+                                        MAP_SHARED | MAP_FIXED, fd, (off_t)writable_bytes) == MAP_FAILED)) {
         hr_fail(error, capacity, "segment: cannot map %zu bytes: %s", bytes, strerror(errno));
         munmap(base, bytes);
         return NULL;
@@ -209,7 +217,8 @@ void *hr_segment_populate(int fd, size_t bytes, int *huge, char *error, size_t c
         if (madvise(base + at, piece, MADV_POPULATE_WRITE) == 0 || errno == EINVAL) {
             at += piece; /* EINVAL: a kernel before 5.14; posix_fallocate has had the pages already */
         } else if (errno != EINTR && errno != EAGAIN) {
-            hr_fail(error, capacity, "shared memory: no page at byte %zu of %zu: %s", at, bytes, strerror(errno));
+            hr_fail(error, capacity, "shared memory: no page at byte %zu of %zu: %s", at, bytes,
+                    strerror(errno));
             munmap(base, bytes);
             return NULL;
         }

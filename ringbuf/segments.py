@@ -1,15 +1,13 @@
 """Creating and removing segments of shared memory; the supervisor's.
 
-A segment is created empty, filled with real pages (`posix_fallocate`, then populated: a full tmpfs is an error here
-and not a SIGBUS in the middle of a run), written, and marked ready last.
-"""
+A segment is created empty, filled with real pages (`posix_fallocate`, then populated: a full tmpfs is an
+error here and not a SIGBUS in the middle of a run), written, and marked ready last. """
 
 from __future__ import annotations
 
 import errno
 import logging
 import os
-import sys
 
 import posix_ipc
 
@@ -21,6 +19,7 @@ from ringbuf.plan import Plan
 SHM_DIRECTORY = "/dev/shm"
 PIECE_BYTES = 1 << 30  # a signal restarts posix_fallocate on tmpfs from nothing: small pieces get through
 MEMORY_SHARE = 0.75  # of the machine's memory or the container's limit that rings may take
+SMALLER = "ring.slots, producers.agents or rollout.horizon"
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +34,8 @@ def ring_bytes(plan: Plan, slots: int) -> int:
     return _ring.ring_bytes(plan.pack(), slots)
 
 
-def weights_bytes(count: int, buffers: int, program_bytes: int, snapshot_bytes: int, list_entries: int) -> int:
+def weights_bytes(count: int, buffers: int, program_bytes: int, snapshot_bytes: int,
+                  list_entries: int) -> int:
     """Length of the weights channel's segment. RingError if there are fewer than 3 buffers."""
     return _ring.weights_bytes(count, buffers, program_bytes, snapshot_bytes, list_entries)
 
@@ -47,8 +47,8 @@ def control_bytes() -> int:
 
 def preflight(total_bytes: int, directory: str = SHM_DIRECTORY, proc: str = "/proc",
               cgroup: str = "/sys/fs/cgroup") -> None:
-    """Raises ResourceMissing, naming the number needed and the number found, if segments of `total_bytes` together
-    do not fit the free space of `directory` or a sound share of the memory there is."""
+    """Raises ResourceMissing, naming the number needed and the number found, if segments of `total_bytes`
+    together do not fit the free space of `directory` or a sound share of the memory there is."""
     needed = _size(total_bytes)
     try:
         facts = os.statvfs(directory)
@@ -59,13 +59,14 @@ def preflight(total_bytes: int, directory: str = SHM_DIRECTORY, proc: str = "/pr
         raise ResourceMissing(
             f"shared memory: {needed} needed, but {directory} has {_size(free)} free of {_size(size)}. "
             f"Give it more (docker run --shm-size={_gibibytes(total_bytes)}g; Kubernetes: an emptyDir with "
-            f"medium: Memory at {directory}), or make ring.slots, producers.agents or rollout.horizon smaller.")
-    for what, limit in (("the machine has", _machine_bytes(proc)), ("the cgroup may use", _cgroup_bytes(proc, cgroup))):
+            f"medium: Memory at {directory}), or make {SMALLER} smaller.")
+    limits = {"the machine has": _machine_bytes(proc), "the cgroup may use": _cgroup_bytes(proc, cgroup)}
+    for what, limit in limits.items():
         if limit is not None and total_bytes > MEMORY_SHARE * limit:
             raise ResourceMissing(
-                f"shared memory: {needed} needed, but {what} {_size(limit)} of memory, of which rings may take "
-                f"{_size(int(MEMORY_SHARE * limit))}. Make ring.slots, producers.agents or rollout.horizon smaller, "
-                f"or give it more memory (docker run --memory).")
+                f"shared memory: {needed} needed, but {what} {_size(limit)} of memory, of which rings may "
+                f"take {_size(int(MEMORY_SHARE * limit))}. Make {SMALLER} smaller, or give it more memory "
+                f"(docker run --memory).")
 
 
 def create_control(name: str, run_id: bytes) -> Control:
@@ -79,8 +80,8 @@ def create_control(name: str, run_id: bytes) -> Control:
         raise
 
 
-def create_weights(name: str, *, count: int, buffers: int, program: bytes, snapshot_bytes: int, list_entries: int,
-                   run_id: bytes) -> Weights:
+def create_weights(name: str, *, count: int, buffers: int, program: bytes, snapshot_bytes: int,
+                   list_entries: int, run_id: bytes) -> Weights:
     """The weights channel, attached as supervisor (lists only). `count`: float32 values of one version;
     `list_entries`: slots of a batch."""
     fd = _allocate(name, weights_bytes(count, buffers, len(program), snapshot_bytes, list_entries))
@@ -106,7 +107,8 @@ def create_ring(name: str, plan: Plan, slots: int, run_id: bytes, control: Contr
 
 
 def unlink(name: str) -> None:
-    """Removes the name; the memory goes with the last process that has it mapped. Nothing if it is gone already."""
+    """Removes the name; the memory goes with the last process that has it mapped. Nothing if it is gone
+    already."""
     try:
         posix_ipc.unlink_shared_memory(name)
     except posix_ipc.ExistentialError:
@@ -124,7 +126,7 @@ def _allocate(name: str, size: int) -> int:
         os.set_inheritable(fd, False)
         os.fchmod(fd, 0o600)  # whatever the umask
         for start in range(0, size, PIECE_BYTES):
-            os.posix_fallocate(fd, start, min(PIECE_BYTES, size - start))  # retries when a signal interrupts it
+            os.posix_fallocate(fd, start, min(PIECE_BYTES, size - start))  # tries again after a signal
     except OSError as error:
         _discard(name, fd)
         if error.errno not in (errno.ENOSPC, errno.ENOMEM):
@@ -143,8 +145,7 @@ def _discard(name: str, fd: int) -> None:
     try:
         os.close(fd)
     except OSError:
-        if sys.exc_info()[1] is None:
-            raise
+        pass  # closed by the object that had taken it over already
 
 
 def _size(count: int) -> str:

@@ -21,7 +21,8 @@ void hr_ring_set_owner(hr_ring *r, uint64_t learner)
 static int move(hr_slot *slot, uint64_t from, uint64_t to)
 {
     /* S1 pairs with P1 and C1 */
-    return atomic_compare_exchange_strong_explicit(&slot->word, &from, to, memory_order_acq_rel, memory_order_acquire);
+    return atomic_compare_exchange_strong_explicit(&slot->word, &from, to, memory_order_acq_rel,
+                                                   memory_order_acquire);
 }
 
 static int counted_move(hr_lines *lines, hr_slot *slot, uint64_t from, uint64_t to, hr_count cause)
@@ -46,11 +47,13 @@ void hr_sweep_producer(hr_ring *r)
         if (hr_word_state(word) == HR_WRITING)
             move(slot, word, hr_word(hr_word_sequence(word), 0, 0, HR_FREE));
     }
-    atomic_store_explicit(&lines->head, hr_ring_head(r), memory_order_release);   /* P6 */
-    atomic_store_explicit(&lines->acting, HR_NONE, memory_order_seq_cst);         /* A3 pairs with L1 */
+    atomic_store_explicit(&lines->head, hr_ring_head(r), memory_order_release); /* P6 */
+    atomic_store_explicit(&lines->acting, HR_NONE, memory_order_seq_cst);       /* A3 pairs with L1 */
     ring_all(r);
-    if (atomic_load_explicit(&lines->pid, memory_order_acquire) != 0) { /* S1: once a death, or more often if */
-        atomic_fetch_add_explicit(&lines->epoch, 1, memory_order_acq_rel); /* killed here, which does no harm */
+    if (atomic_load_explicit(&lines->pid, memory_order_acquire) !=
+        0) { /* S1: once a death, or more often if */
+        atomic_fetch_add_explicit(&lines->epoch, 1,
+                                  memory_order_acq_rel); /* killed here, which does no harm */
         atomic_store_explicit(&lines->pid, 0, memory_order_release);
     }
 }
@@ -108,7 +111,8 @@ int hr_ring_lower_granted(hr_ring *r)
         if (now <= head)
             return 0;
         /* G1 pairs with P5; a CAS, since the learner grants meanwhile */
-    } while (!atomic_compare_exchange_weak_explicit(granted, &now, head, memory_order_seq_cst, memory_order_relaxed));
+    } while (!atomic_compare_exchange_weak_explicit(granted, &now, head, memory_order_seq_cst,
+                                                    memory_order_relaxed));
     ring_all(r);
     return 1;
 }

@@ -1,7 +1,7 @@
 /* The supervisor's side of a ring: owner, sweeps after a death, slots set aside. Private to ringbuf/.
  *
- * A sweep is called after the dead process was reaped, and may be called again: every step is idempotent, so a
- * supervisor that dies half-way leaves nothing that its successor's sweep does not complete. */
+ * A sweep is called after the dead process was reaped, and may be called again: every step is idempotent, so
+ * a supervisor that dies half-way leaves nothing that its successor's sweep does not complete. */
 #ifndef HEADRACE_SWEEP_H
 #define HEADRACE_SWEEP_H
 
@@ -17,13 +17,13 @@
 void hr_ring_set_owner(hr_ring *r, uint64_t learner);
 
 /* The ring's producer is dead: pending count settled, WRITING(s) -> FREE(s), acting version cleared, head
- * recomputed, bells rung, epoch + 1 if there was anything of that producer's life to end (its pid is forgotten, so a
- * second call adds nothing). */
+ * recomputed, bells rung, epoch + 1 if there was anything of that producer's life to end (its pid is
+ * forgotten, so a second call adds nothing). */
 void hr_sweep_producer(hr_ring *r);
 
-/* The learner that was process `index` (HR_NONE: whichever) is dead. Its pending count is settled; LEASED(s) with
- * (ring, s) in `listed`, the list of the published version, becomes FREE(s + N), consumed; of the others the third
- * delivery becomes BAD, the rest READY; bells rung. */
+/* The learner that was process `index` (HR_NONE: whichever) is dead. Its pending count is settled; LEASED(s)
+ * with (ring, s) in `listed`, the list of the published version, becomes FREE(s + N), consumed; of the others
+ * the third delivery becomes BAD, the rest READY; bells rung. */
 void hr_sweep_learner(hr_ring *r, uint64_t index, const uint64_t *listed, size_t n_listed);
 
 /* BAD(s) -> FREE(s + N), counted as dropped; both bells. 0, or -1: not BAD(s). */

@@ -8,7 +8,9 @@
 #include "control.h"
 
 #define X(name) HR_G_##name,
-typedef enum hr_learner_gauge { HR_LEARNER_GAUGES(X) HR_G_COUNT } hr_learner_gauge;
+typedef enum hr_learner_gauge {
+    HR_LEARNER_GAUGES(X) HR_G_COUNT
+} hr_learner_gauge;
 #undef X
 _Static_assert(HR_G_COUNT <= HR_GAUGES, "gauges fit");
 

@@ -1,4 +1,4 @@
-"""Numpy views of slots and copies of weights; the only place of this package that imports numpy, when called."""
+"""Numpy views of slots and copies of weights: the only place here that imports numpy, and only on call."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def field(slot: Lease | Claim, name: str) -> np.ndarray | None:
-    """The field in place, shaped as the plan says; None if the plan lacks it. The view keeps the slot from being
-    given away (as does a `torch.from_numpy` of it)."""
+    """The field in place, shaped as the plan says; None if the plan lacks it. The view keeps the slot from
+    being given away (as does a `torch.from_numpy` of it)."""
     import numpy as np
 
     if name not in FIELDS:
@@ -24,11 +24,12 @@ def field(slot: Lease | Claim, name: str) -> np.ndarray | None:
     if f is None:
         return None
     dtype = np.dtype(f.dtype)
-    return np.frombuffer(slot, dtype, f.bytes // dtype.itemsize, f.offset).reshape(f.shape)
+    return np.frombuffer(memoryview(slot), dtype, f.bytes // dtype.itemsize, f.offset).reshape(f.shape)
 
 
 def episodes(lease: Lease) -> np.ndarray:
-    """A copy of the records of episodes that ended in the slot: version, agent, length, ret, statistics [n]."""
+    """A copy of the records of episodes that ended in the slot: version, agent, length, ret, statistics
+    [n]."""
     import numpy as np
 
     plan = lease.plan
@@ -36,11 +37,12 @@ def episodes(lease: Lease) -> np.ndarray:
         "names": ["version", "agent", "length", "ret", "statistics"],
         "formats": ["i8", "i4", "i4", "f4", ("f4", (plan.statistics,))],
         "offsets": [0, 8, 12, 16, 20], "itemsize": plan.episode_bytes})
-    return np.frombuffer(lease, dtype, lease.episode_count, plan.fields["episodes"].offset).copy()
+    return np.frombuffer(memoryview(lease), dtype, lease.episode_count, plan.fields["episodes"].offset).copy()
 
 
 def weights(channel: Weights, version: int | None = None) -> tuple[int, np.ndarray]:
-    """The newest version, or `version`, as a copy. RingError: nothing published, not published yet, overtaken."""
+    """The newest version, or `version`, as a copy. RingError: nothing published, not published yet,
+    overtaken."""
     import numpy as np
 
     out = np.empty(channel.count, np.float32)

@@ -22,8 +22,10 @@ hr_woken hr_bell_sleep(hr_bell *b, uint32_t seen, uint64_t deadline_ns)
 {
     struct timespec deadline = {.tv_sec = (time_t)(deadline_ns / 1000000000ull),
                                 .tv_nsec = (long)(deadline_ns % 1000000000ull)};
-    /* Never FUTEX_PRIVATE_FLAG: the waker is another process. The kernel's comparison is the last look (B2). */
-    long result = syscall(SYS_futex, &b->bell, FUTEX_WAIT_BITSET, seen, &deadline, NULL, FUTEX_BITSET_MATCH_ANY);
+    /* Never FUTEX_PRIVATE_FLAG: the waker is another process. The kernel's comparison is the last look (B2).
+     */
+    long result = syscall(SYS_futex, &b->bell, FUTEX_WAIT_BITSET, seen, &deadline, NULL,
+                          FUTEX_BITSET_MATCH_ANY);
     if (result == 0 || errno == EAGAIN)
         return HR_RUNG;
     return errno == EINTR ? HR_INTERRUPTED : HR_TIMED_OUT;
@@ -38,7 +40,8 @@ void hr_bell_ring(hr_bell *b)
 
 void hr_bell_notify(hr_bell *b)
 {
-    /* P3 / C6 pairs with C4 / P4 in hr_bell_arm(): either we see the waiter, or its second look sees our store. */
+    /* P3 / C6 pairs with C4 / P4 in hr_bell_arm(): either we see the waiter, or its second look sees our
+     * store. */
     if (atomic_load_explicit(&b->waiting, memory_order_seq_cst) == 0)
         return;
     /* Of several ringers one takes the flag and makes the system call. */

@@ -29,12 +29,15 @@ int hr_weights_geometry(uint64_t count, uint32_t buffers, uint64_t program_bytes
     if (buffers < 3 || buffers > HR_MAX_BUFFERS)
         return hr_fail(error, capacity, "weights channel: %u buffers, need 3 to %u", buffers, HR_MAX_BUFFERS);
     if (count == 0 || count > most_bytes / 4 || program_bytes > 128ull << 20 || snapshot_bytes > most_bytes)
-        return hr_fail(error, capacity, "weights channel: %llu weights, program of %llu bytes, snapshot of %llu bytes",
-                       (unsigned long long)count, (unsigned long long)program_bytes,
-                       (unsigned long long)snapshot_bytes);
+        return hr_fail(
+            error, capacity, "weights channel: %llu weights, program of %llu bytes, snapshot of %llu bytes",
+            (unsigned long long)count, (unsigned long long)program_bytes, (unsigned long long)snapshot_bytes);
     uint64_t page = hr_page_bytes();
-    hr_weights_fixed f = {.count = count, .program_bytes = program_bytes, .snapshot_bytes = snapshot_bytes,
-                          .buffers = buffers, .list_entries = list_entries};
+    hr_weights_fixed f = {.count = count,
+                          .program_bytes = program_bytes,
+                          .snapshot_bytes = snapshot_bytes,
+                          .buffers = buffers,
+                          .list_entries = list_entries};
     f.words_offset = hr_round_up(sizeof(hr_segment) + sizeof f + program_bytes, page);
     f.lists_offset = f.words_offset + sizeof(hr_weights_words);
     f.list_stride_bytes = hr_round_up(sizeof(hr_list) + list_entries * sizeof(hr_list_entry), HR_LINE_BYTES);
@@ -77,8 +80,8 @@ int hr_weights_map(hr_weights *w, int fd, hr_weights_access access, char *error,
         return -1;
     hr_weights_fixed copy = *f;
     free(f);
-    if (hr_weights_geometry(copy.count, copy.buffers, copy.program_bytes, copy.snapshot_bytes, copy.list_entries,
-                            &expected, &total, error, capacity) != 0)
+    if (hr_weights_geometry(copy.count, copy.buffers, copy.program_bytes, copy.snapshot_bytes,
+                            copy.list_entries, &expected, &total, error, capacity) != 0)
         return -1;
     if (memcmp(&copy, &expected, sizeof copy) != 0 || head.total_bytes != total ||
         head.fixed_bytes != sizeof copy + copy.program_bytes)
@@ -87,12 +90,20 @@ int hr_weights_map(hr_weights *w, int fd, hr_weights_access access, char *error,
     void *base = hr_segment_map(fd, bytes, access == HR_WEIGHTS_WRITE ? bytes : 0, error, capacity);
     if (base == NULL)
         return -1;
-    *w = (hr_weights){.base = base, .mapped_bytes = bytes, .buffers = copy.buffers, .count = copy.count,
-                      .program = (char *)base + sizeof(hr_segment) + sizeof copy, .program_bytes = copy.program_bytes,
-                      .list_entries = copy.list_entries, .snapshot_bytes = copy.snapshot_bytes,
-                      .words_offset = copy.words_offset, .lists_offset = copy.lists_offset,
-                      .list_stride_bytes = copy.list_stride_bytes, .data_offset = copy.data_offset,
-                      .stride_bytes = copy.stride_bytes, .snapshot_offset = copy.snapshot_offset};
+    *w = (hr_weights){.base = base,
+                      .mapped_bytes = bytes,
+                      .buffers = copy.buffers,
+                      .count = copy.count,
+                      .program = (char *)base + sizeof(hr_segment) + sizeof copy,
+                      .program_bytes = copy.program_bytes,
+                      .list_entries = copy.list_entries,
+                      .snapshot_bytes = copy.snapshot_bytes,
+                      .words_offset = copy.words_offset,
+                      .lists_offset = copy.lists_offset,
+                      .list_stride_bytes = copy.list_stride_bytes,
+                      .data_offset = copy.data_offset,
+                      .stride_bytes = copy.stride_bytes,
+                      .snapshot_offset = copy.snapshot_offset};
     memcpy(w->run_id, head.run_id, 16);
     return 0;
 }
@@ -115,11 +126,12 @@ uint64_t hr_weights_published(const hr_weights *w)
     return atomic_load_explicit(&words(w)->published, memory_order_seq_cst);
 }
 
-/* Copying from a buffer while its writer may have come round to it again is formally a race, and meant: what was
- * copied counts only if R2 finds that no later version had begun to overwrite it. */
+/* Copying from a buffer while its writer may have come round to it again is formally a race, and meant: what
+ * was copied counts only if R2 finds that no later version had begun to overwrite it. */
 int hr_weights_still(const hr_weights *w, uint64_t version)
 {
-    /* R1f pairs with W0f: if a copied byte came from a later version, the load below sees that version begun. */
+    /* R1f pairs with W0f: if a copied byte came from a later version, the load below sees that version begun.
+     */
     atomic_thread_fence(memory_order_acquire);
     uint64_t begin = atomic_load_explicit(&words(w)->begin, memory_order_relaxed); /* R2 pairs with W0 */
     return begin != HR_NONE && begin < version + w->buffers;
@@ -132,7 +144,10 @@ int hr_weights_copy(const hr_weights *w, uint64_t version, float *out)
     return hr_weights_still(w, version) && held == version;
 }
 
-const hr_list *hr_weights_list(const hr_weights *w, uint64_t version) { return list_of(w, version); }
+const hr_list *hr_weights_list(const hr_weights *w, uint64_t version)
+{
+    return list_of(w, version);
+}
 
 const void *hr_weights_snapshot(const hr_weights *w, uint64_t version)
 {
@@ -140,7 +155,8 @@ const void *hr_weights_snapshot(const hr_weights *w, uint64_t version)
 }
 
 void hr_weights_publish(hr_weights *w, uint64_t version, const float *weights, const void *snapshot,
-                        uint64_t snapshot_bytes, const hr_list_entry *entries, uint64_t n_entries, uint64_t floor)
+                        uint64_t snapshot_bytes, const hr_list_entry *entries, uint64_t n_entries,
+                        uint64_t floor)
 {
     /* W0 pairs with R2 */
     atomic_store_explicit(&words(w)->begin, version, memory_order_relaxed);

@@ -1,12 +1,13 @@
 /* The weights channel: one writer (learner 0) publishes versions, everybody reads, nobody waits for anybody.
  *
- * One segment: an immutable header with the policy program (opaque bytes here, producers/program.py writes them
- * and producers/policy.c reads them), the words `begin` and `published`, and B >= 3 buffers. A buffer holds the
- * flat float32 weights in the program's order and, for the learner's own use, the hot snapshot (opaque bytes),
- * `floor`, and the list of slots that made the version.
+ * One segment: an immutable header with the policy program (opaque bytes here, producers/program.py writes
+ * them and producers/policy.c reads them), the words `begin` and `published`, and B >= 3 buffers. A buffer
+ * holds the flat float32 weights in the program's order and, for the learner's own use, the hot snapshot
+ * (opaque bytes), `floor`, and the list of slots that made the version.
  *
  * W0 begin := v (relaxed), release fence, fill buffer v mod B, W1 published := v (seq_cst).
- * R1 v := published (acquire), copy buffer v mod B, acquire fence, R2 begin (relaxed): good if begin < v + B. */
+ * R1 v := published (acquire), copy buffer v mod B, acquire fence, R2 begin (relaxed): good if begin < v + B.
+ */
 #ifndef HEADRACE_WEIGHTS_H
 #define HEADRACE_WEIGHTS_H
 

@@ -27,13 +27,21 @@ int hr_ring_map(hr_ring *r, int fd, hr_control *control, hr_access access, char 
         f.stride_bytes != expected.stride_bytes)
         return hr_fail(error, capacity, "ring: geometry of another build: run make build");
     uint64_t bytes = access == HR_ACCESS_PRODUCER || access == HR_ACCESS_LEARNER ? total : f.data_offset;
-    uint64_t writable = access == HR_ACCESS_PRODUCER ? total : access == HR_ACCESS_MONITOR ? 0 : f.data_offset;
+    uint64_t writable = access == HR_ACCESS_PRODUCER  ? total
+                        : access == HR_ACCESS_MONITOR ? 0
+                                                      : f.data_offset;
     void *base = hr_segment_map(fd, bytes, writable, error, capacity);
     if (base == NULL)
         return -1;
-    *r = (hr_ring){.base = base, .mapped_bytes = bytes, .plan = f.plan, .slots = f.slots,
-                   .stride_bytes = f.stride_bytes, .data_offset = f.data_offset, .headers_offset = f.headers_offset,
-                   .lines_offset = f.lines_offset, .control = control};
+    *r = (hr_ring){.base = base,
+                   .mapped_bytes = bytes,
+                   .plan = f.plan,
+                   .slots = f.slots,
+                   .stride_bytes = f.stride_bytes,
+                   .data_offset = f.data_offset,
+                   .headers_offset = f.headers_offset,
+                   .lines_offset = f.lines_offset,
+                   .control = control};
     return 0;
 }
 
@@ -57,7 +65,9 @@ uint64_t hr_ring_head(const hr_ring *r)
         uint64_t word = atomic_load_explicit(&hr_ring_slot(r, i)->word, memory_order_acquire);
         uint64_t s = hr_word_sequence(word);
         hr_state state = hr_word_state(word);
-        uint64_t next = state == HR_WRITING ? s : state == HR_FREE ? (s >= r->slots ? s - r->slots + 1 : 0) : s + 1;
+        uint64_t next = state == HR_WRITING ? s
+                        : state == HR_FREE  ? (s >= r->slots ? s - r->slots + 1 : 0)
+                                            : s + 1;
         head = next > head ? next : head;
     }
     return head;
@@ -105,16 +115,16 @@ static hr_intent *intent_of(hr_lines *lines, hr_count cause)
                                      : &lines->learner_intent;
 }
 
-/* I1: one writer at a time; the sweep reads after that writer's death was reaped, which orders all it stored. The
- * releases keep the compiler from reordering stores among which a kill may fall. */
+/* I1: one writer at a time; the sweep reads after that writer's death was reaped, which orders all it stored.
+ * The releases keep the compiler from reordering stores among which a kill may fall. */
 
 void hr_intent_begin(hr_lines *lines, hr_count cause, uint64_t sequence)
 {
     hr_intent *intent = intent_of(lines, cause);
     uint64_t before = atomic_load_explicit(hr_count_at(lines, cause), memory_order_relaxed);
-    atomic_store_explicit(&intent->before, before, memory_order_relaxed);        /* I1 */
+    atomic_store_explicit(&intent->before, before, memory_order_relaxed);         /* I1 */
     atomic_store_explicit(&intent->cause, (uint64_t)cause, memory_order_relaxed); /* I1 */
-    atomic_store_explicit(&intent->sequence, sequence, memory_order_release);     /* I1 pairs with hr_settle() */
+    atomic_store_explicit(&intent->sequence, sequence, memory_order_release); /* I1 pairs with hr_settle() */
 }
 
 void hr_intent_done(hr_lines *lines, hr_count cause)
@@ -130,7 +140,8 @@ void hr_intent_cancel(hr_lines *lines, hr_count cause)
     atomic_store_explicit(&intent_of(lines, cause)->sequence, HR_NONE, memory_order_release); /* I1 */
 }
 
-/* Did the change that the intent announces come about? Read from the word, before anything else changes it. */
+/* Did the change that the intent announces come about? Read from the word, before anything else changes it.
+ */
 static int came_about(const hr_ring *r, hr_count cause, uint64_t sequence)
 {
     hr_lines *lines = hr_ring_lines(r);
@@ -138,9 +149,11 @@ static int came_about(const hr_ring *r, hr_count cause, uint64_t sequence)
     switch (cause) {
     case HR_NOT_WRITTEN: /* passing over a sequence changes no word, only the head */
         return atomic_load_explicit(&lines->head, memory_order_acquire) > sequence; /* P6 */
-    case HR_OVERWRITTEN: /* a learner may have won the slot and acked it since: then it is FREE and not ours */
+    case HR_OVERWRITTEN: /* a learner may have won the slot and acked it since: then it is FREE and not ours
+                          */
         return hr_word_state(word) == HR_WRITING && hr_word_sequence(word) > sequence;
-    case HR_REDELIVERED: /* the move keeps the sequence, but nothing else takes a dead learner's LEASED away */
+    case HR_REDELIVERED: /* the move keeps the sequence, but nothing else takes a dead learner's LEASED away
+                          */
         return hr_word_state(word) != HR_LEASED || hr_word_sequence(word) != sequence;
     case HR_DROPPED_BAD:
     case HR_CONSUMED:
@@ -163,15 +176,16 @@ void hr_settle(const hr_ring *r, hr_intent *intent)
     uint64_t cause = atomic_load_explicit(&intent->cause, memory_order_relaxed);
     if (cause < HR_COUNTS) {
         uint64_t count = before + (came_about(r, (hr_count)cause, sequence) ? 1 : 0);
-        atomic_store_explicit(hr_count_at(hr_ring_lines(r), (hr_count)cause), count, memory_order_release); /* I1 */
+        atomic_store_explicit(hr_count_at(hr_ring_lines(r), (hr_count)cause), count,
+                              memory_order_release); /* I1 */
     }
     atomic_store_explicit(&intent->sequence, HR_NONE, memory_order_release); /* I1 */
 }
 
 void hr_ring_notify_owner(const hr_ring *r)
 {
-    /* O1 pairs with O1 in hr_ring_set_owner(): a wake sent to the old owner's bell is repaired by the ring that
-     * follows the store. */
+    /* O1 pairs with O1 in hr_ring_set_owner(): a wake sent to the old owner's bell is repaired by the ring
+     * that follows the store. */
     uint64_t owner = atomic_load_explicit(&hr_ring_lines(r)->owner, memory_order_seq_cst);
     if (owner < HR_MAX_LEARNERS)
         hr_bell_notify(hr_control_bell(r->control, owner));

@@ -1,4 +1,5 @@
-/* The slot words and the counts beside them, as producer, learner and sweep share them. Private to ringbuf/. */
+/* The slot words and the counts beside them, as producer, learner and sweep share them. Private to ringbuf/.
+ */
 #ifndef HEADRACE_WORDS_H
 #define HEADRACE_WORDS_H
 
@@ -18,15 +19,15 @@ typedef enum hr_access {
 int hr_ring_map(hr_ring *r, int fd, hr_control *control, hr_access access, char *error, size_t capacity);
 
 /* The next sequence to be written, from the words: max(s + 1 over READY, LEASED and BAD; s over WRITING;
- * q - N + 1 over FREE; the start), and under a dropping policy from the header's head too, which alone knows of
- * sequences that were passed over. Exact when no producer runs. */
+ * q - N + 1 over FREE; the start), and under a dropping policy from the header's head too, which alone knows
+ * of sequences that were passed over. Exact when no producer runs. */
 uint64_t hr_ring_head(const hr_ring *r);
 
 /* Sequences that have left their slots: sum over slots of (sequence in the word - first of that slot) / N. */
 uint64_t hr_ring_done(const hr_ring *r);
 
-/* An update of a count beside a word: begin; change the word; done, or cancel if the change did not come about.
- * Killed anywhere in between, hr_settle() finds out which. */
+/* An update of a count beside a word: begin; change the word; done, or cancel if the change did not come
+ * about. Killed anywhere in between, hr_settle() finds out which. */
 void hr_intent_begin(hr_lines *lines, hr_count cause, uint64_t sequence);
 void hr_intent_done(hr_lines *lines, hr_count cause);
 void hr_intent_cancel(hr_lines *lines, hr_count cause);
