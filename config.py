@@ -47,6 +47,10 @@ class ConfigError(Exception):
         self.problems = list(problems)
 
 
+class Unreadable(Exception):
+    """The run file cannot be read at all."""
+
+
 # ------------------------------------------------------------------------------------------------------------
 # The schema
 
@@ -107,7 +111,7 @@ Limit = Annotated[
 ]
 Auto = Literal["auto"]
 Cores = Annotated[tuple[Natural, ...], BeforeValidator(_tuple), Field(min_length=1)]
-Widths = Annotated[tuple[Positive, ...], BeforeValidator(_tuple), Field(min_length=1)]
+Widths = Annotated[tuple[Positive, ...], BeforeValidator(_tuple)]
 
 
 class Section(BaseModel):
@@ -187,8 +191,8 @@ class Policy(Section):
     placement: Literal["auto", "producer", "server"] = "auto"
     """Who computes actions: each producer in C, or an inference server (in a later version)."""
     hidden: Widths = (128, 128)
-    """Widths of the hidden layers."""
-    activation: Literal["relu", "gelu_tanh", "gelu_erf", "tanh", "sigmoid"] = "relu"
+    """Widths of the hidden layers; []: none."""
+    activation: Literal["relu", "gelu-tanh", "gelu-erf", "tanh", "sigmoid"] = "relu"
     """After each hidden layer."""
     recurrent: Literal["none", "lstm", "mingru"] = "none"
     """Recurrent layer behind the hidden ones."""
@@ -196,8 +200,10 @@ class Policy(Section):
     """Whether the value function has hidden layers of its own."""
     normalize_obs: bool = False
     """Whether observations are normalised by running mean and deviation."""
-    obs_scale: PositiveNumber | Auto = "auto"
-    """Factor on raw observations; `auto`: 1/255 for uint8, 1 for everything else."""
+    obs_scale: PositiveNumber | None = None
+    """Factor on raw observations; null: 1/255 for images of uint8, 1 for everything else."""
+    obs_offset: float | None = None
+    """Added to scaled observations; null: 0."""
 
 
 class Schedule(Section):
@@ -776,6 +782,11 @@ class Document:
             return f"{mark.source}:{mark.line}" if mark.line else mark.source
         return "default"
 
+    def error(self, key: str, text: str) -> ConfigError:
+        """A problem with the value of `key` that only somebody else could find."""
+        where = self.tree.at(tuple(key.split("."))) or Mark(self.path)
+        return ConfigError([f"{where}: {key}: {text}"])
+
 
 def load(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Config:
     """`read(...)`'s configuration alone."""
@@ -791,10 +802,13 @@ def read(
     for; default: the cores this process may use. The result is resolved: only what needs the simulator or
     torch is left to be worked out.
 
-    Raises ConfigError with every problem found; OSError if the file cannot be read.
+    Raises ConfigError with every problem found; Unreadable.
     """
     name = os.fspath(path)
-    data = Path(name).read_bytes()
+    try:
+        data = Path(name).read_bytes()
+    except OSError as error:
+        raise Unreadable(f"{name}: {(error.strerror or str(error)).lower()}") from None
     if len(data) > MAX_FILE_BYTES:
         raise ConfigError([f"{name}: {len(data)} bytes; needs {MAX_FILE_BYTES} or fewer"])
     try:
@@ -1016,13 +1030,8 @@ def check_agents(document: Document, spec: Mapping[str, Any]) -> int:
     """Worlds of one producer. Raises ConfigError if the agents of one world do not divide its agents."""
     agents, a_world = document.config.producers.agents, int(spec["agents"])
     if agents % a_world:
-        where = document.tree.at(("producers", "agents")) or Mark(document.path)
-        raise ConfigError(
-            [
-                f"{where}: producers.agents: found {agents}; needs a multiple of {a_world}, the agents of "
-                f"one world of {spec['name']}"
-            ]
-        )
+        needs = f"needs a multiple of {a_world}, the agents of one world of {spec['name']}"
+        raise document.error("producers.agents", f"found {agents}; {needs}")
     return agents // a_world
 
 
@@ -1062,7 +1071,7 @@ def dump_resolved(config: Config, origin: Any = None) -> str:
 
 
 def load_resolved(path: str | os.PathLike[str]) -> Config:
-    """Reads what `dump_resolved` wrote, for the processes of a run. Raises ConfigError or OSError."""
+    """Reads what `dump_resolved` wrote, for the processes of a run. Raises ConfigError or Unreadable."""
     return read(path).config
 
 

@@ -1,0 +1,1 @@
+"""What shows a run: its directory, its status, the terminal display and the exporter."""

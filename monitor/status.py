@@ -1,0 +1,235 @@
+"""status.json: the state of a run in figures, read from the shared counters."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from monitor import procfs
+
+RATE_WINDOW_SECONDS = 10.0
+PRODUCER_TIMES = (
+    "sim",
+    "policy",
+    "pickup",
+    "wait_credit",
+    "wait_ring_full",
+    "wait_version",
+    "wait_answer",
+    "wait_owner",
+)
+LEARNER_TIMES = ("wait_no_data", "copy", "forward", "backward", "optimizer", "allreduce", "publish")
+LOSSES = (
+    "loss_policy",
+    "loss_value",
+    "loss_entropy",
+    "loss_total",
+    "grad_norm",
+    "approx_kl",
+    "entropy_ratio",
+    "explained_variance",
+    "clipped_ratio",
+    "logprob_error_max",
+    "precision_gap",
+    "learning_rate",
+    "entropy_coef",
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Where the roles stand in the process table."""
+
+    producers: tuple[int, ...]
+    learner: int
+    others: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, producers: int) -> Table:
+        """Slot 0 is the supervisor's own; then the producers, the learner, the exporter."""
+        return cls(tuple(range(1, producers + 1)), producers + 1, (producers + 2,))
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        return (*self.producers, self.learner, *self.others)
+
+
+@dataclass
+class Reporter:
+    """Turns counters into the fields of status.json. One instance a run, asked about once a second."""
+
+    control: Any
+    rings: Sequence[Any]
+    table: Table
+    lag_limit: int | None
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What does not change over a run and is repeated in every report: name, run id, simulator, address."""
+    stop_ns: int | None = None
+    """CLOCK_MONOTONIC of the stop flag; the run's clock stands still from then on."""
+    restarts: dict[str, int] = field(default_factory=dict)
+    _history: deque[tuple[float, dict[str, float]]] = field(default_factory=deque)
+
+    def report(
+        self, state: str, *, evaluated: dict[str, Any] | None = None, message: str | None = None
+    ) -> dict[str, Any]:
+        """The fields of status.json and summary.json; `state` is the run's."""
+        control = self.control
+        producers = [control.counters(index) for index in self.table.producers]
+        learner = control.counters(self.table.learner)
+        gauges = control.gauges(self.table.learner)
+        lag_bins, _ = control.bins(self.table.learner)
+        books = [ring.books() for ring in self.rings]
+        packed = sum(one["bytes_packed"] for one in producers)
+        processes, cpu_seconds = self._processes()
+        steps = learner["steps"]
+        totals = {"steps": steps, "updates": learner["updates"], "bytes": packed, **cpu_seconds}
+        for name in PRODUCER_TIMES:
+            totals[f"producer.{name}"] = sum(one[f"{name}_ns"] for one in producers) / 1e9 / len(producers)
+        for name in LEARNER_TIMES:
+            totals[f"learner.{name}"] = learner[f"{name}_ns"] / 1e9
+        rates = self._rates(totals)
+        for process in processes:
+            process["cpu"] = round(rates.get(f"cpu.{process['role']}.{process['index']}", 0.0), 3)
+        seconds = self._seconds(books)
+        running = state in ("starting", "running", "stopping")
+        return {
+            "state": state,
+            "steps": steps,
+            "seconds": round(seconds, 3),
+            "steps_per_second": round(rates["steps"] if running else steps / seconds if seconds else 0.0, 1),
+            "version": learner["version"] if learner["ready"] else None,
+            "score": {
+                "mean": number(gauges["score_mean"]),
+                "best": number(gauges["score_best"]),
+                "episodes": learner["episodes"],
+                "evaluated": evaluated,
+            },
+            "solved_at_seconds": number(gauges["solved_at_seconds"]),
+            "lag": {
+                "mean": learner["lag_sum"] / steps if steps else None,
+                "p50": quantile(lag_bins, 0.5),
+                "p99": quantile(lag_bins, 0.99),
+                "max": learner["lag_max"] if steps else None,
+                "limit": self.lag_limit,
+            },
+            "slots": {
+                "committed": sum(one["committed"] for one in books),
+                "consumed": sum(one["consumed"] for one in books),
+                "dropped": sum(sum(one["dropped"].values()) for one in books),
+                "redelivered": sum(one["redelivered"] for one in books),
+                "in_flight": sum(one["in_flight"] for one in books),
+                "capacity": sum(ring.slots for ring in self.rings),
+            },
+            "bytes": {
+                "packed": str(packed),
+                "unpacked": str(sum(one["bytes_unpacked"] for one in producers)),
+                "per_second": round(rates["bytes"] if running else packed / seconds if seconds else 0.0),
+            },
+            "restarts": dict(self.restarts),
+            "processes": processes,
+            "updates": learner["updates"],
+            "sgd_steps": learner["sgd_steps"],
+            "samples": learner["samples"],
+            "updates_per_second": round(rates["updates"], 3),
+            "losses": {name: number(gauges[name]) for name in LOSSES},
+            "ratio": {name: number(gauges[f"ratio_{name}"]) for name in ("mean", "p1", "p50", "p99", "max")},
+            "time": {
+                "producer": {name: round(rates[f"producer.{name}"], 4) for name in PRODUCER_TIMES},
+                "learner": {name: round(rates[f"learner.{name}"], 4) for name in LEARNER_TIMES},
+            },
+            "checkpoint": {
+                "count": learner["checkpoints"],
+                "failures": learner["checkpoint_failures"],
+                "last_unix": learner["last_checkpoint_unix_ns"] / 1e9 or None,
+            },
+            "message": message,
+            "updated_unix": round(time.time(), 3),
+            **self.facts,
+        }
+
+    def _seconds(self, books: Sequence[dict[str, Any]]) -> float:
+        """From the first commit to the stop flag."""
+        first = min((one["first_commit_ns"] for one in books if one["first_commit_ns"]), default=None)
+        if first is None:
+            return 0.0
+        return max(0.0, ((self.stop_ns or time.monotonic_ns()) - first) / 1e9)
+
+    def _processes(self) -> tuple[list[dict[str, Any]], dict[str, float]]:
+        processes, cpu = [], {}
+        for index in self.table.all:
+            info = self.control.process(index)
+            used = procfs.usage(info.pid) if info.pid else None
+            if used is not None:
+                cpu[f"cpu.{info.role}.{info.role_index}"] = used.cpu_seconds
+            processes.append(
+                {
+                    "role": info.role,
+                    "index": info.role_index,
+                    "pid": info.pid,
+                    "state": info.state,
+                    "cpu": 0.0,
+                    "core": info.core,
+                    "phase": info.phase,
+                    "resident_bytes": used.resident_bytes if used is not None else 0,
+                }
+            )
+        return processes, cpu
+
+    def _rates(self, totals: dict[str, float]) -> dict[str, float]:
+        """Growth a second over the last 10 s; 0 for a total that is new."""
+        now = time.monotonic()
+        self._history.append((now, totals))
+        while len(self._history) > 2 and now - self._history[1][0] >= RATE_WINDOW_SECONDS:
+            self._history.popleft()
+        then, before = self._history[0]
+        span = now - then
+        if span <= 0:
+            return dict.fromkeys(totals, 0.0)
+        return {name: max(0.0, total - before.get(name, total)) / span for name, total in totals.items()}
+
+
+def number(value: float) -> float | None:
+    """JSON has no NaN: what is not there yet is null."""
+    return value if math.isfinite(value) else None
+
+
+def quantile(bins: Sequence[int], share: float) -> int | None:
+    """The smallest lag that at least `share` of all steps do not exceed; None where nothing was counted.
+
+    The last bin holds everything above the others, so its number is a lower bound.
+    """
+    total = sum(bins)
+    if not total:
+        return None
+    below = 0
+    for lag, count in enumerate(bins):
+        below += count
+        if below >= share * total:
+            return lag
+    return len(bins) - 1
+
+
+def summary_line(status: dict[str, Any]) -> str:
+    """One line that says how a run went."""
+    score, lag = status["score"], status["lag"]
+    parts = [
+        f"{status['state']}: {status['steps']:,} steps in {status['seconds']:.1f} s "
+        f"({status['steps_per_second']:,.0f} steps/s), version {status['version']}"
+    ]
+    if score["mean"] is not None:
+        parts.append(f"score {score['mean']:.2f}, best {score['best']:.2f}")
+    if status["solved_at_seconds"] is not None:
+        parts.append(f"solved at {status['solved_at_seconds']:.1f} s")
+    if evaluated := score["evaluated"]:
+        parts.append(
+            f"evaluated {evaluated['mean']:.2f} ({evaluated['low']:.2f} to {evaluated['high']:.2f}, "
+            f"{evaluated['n']} episodes), argmax {evaluated['argmax']['mean']:.2f}"
+        )
+    if lag["mean"] is not None:
+        limit = "no limit" if lag["limit"] is None else f"limit {lag['limit']}"
+        parts.append(f"lag mean {lag['mean']:.2f}, max {lag['max']} ({limit})")
+    return "; ".join(parts)

@@ -1,0 +1,168 @@
+"""From a run file to shared memory: what is checked and created before the first process starts."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import config
+from producers import cores, native, program
+
+SNAPSHOT_MARGIN_BYTES = 1 << 20
+
+
+class Missing(Exception):
+    """Something that the run needs is not there: a core, a native part, memory."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything that is known before anything is created."""
+
+    document: config.Document
+    library: Path
+    """The simulator."""
+    spec: dict[str, Any]
+    """What the simulator says of itself under this run's parameters."""
+    parameters: dict[str, float]
+    worlds: int
+    """Of one producer."""
+    program: program.Program
+    placement: cores.Placement
+    machine: cores.Machine
+
+    @property
+    def config(self) -> config.Config:
+        return self.document.config
+
+    @property
+    def warnings(self) -> list[str]:
+        return [*self.document.warnings, *self.placement.warnings]
+
+
+def prepare(path: str, overrides: Sequence[str]) -> Prepared:
+    """Reads the run file and checks it against this machine and the simulator. Creates nothing.
+
+    Raises config.ConfigError, config.Unreadable or Missing.
+    """
+    machine = cores.read_machine()
+    document = config.read(path, overrides, cores=machine.capacity)
+    settings = document.config
+    try:
+        native.check_abi()
+        library = native.simulator_path(settings.sim.name)
+        parameters = config.check_sim(document, native.describe(library))
+        spec = native.describe(library, parameters)
+    except native.UnknownSimulator as error:
+        raise document.error("sim.name", f"{error}; there are: {', '.join(error.known)}") from None
+    except native.NativeError as error:
+        raise Missing(str(error)) from None
+    worlds = config.check_agents(document, spec)
+    try:
+        built = program.build(settings.policy, spec)
+    except program.ProgramError as error:
+        raise document.error("policy", str(error)) from None
+    try:
+        placement = cores.place(machine, settings.producers.cores, int(settings.producers.count))
+    except cores.NoSuchCore as error:
+        raise document.error("producers.cores", str(error)) from None
+    except cores.CoreNotAllowed as error:
+        raise Missing(str(document.error("producers.cores", str(error)))) from None
+    return Prepared(document, library, spec, parameters, worlds, built, placement, machine)
+
+
+class Segments:
+    """The run's shared memory: control block, weights channel, one ring a producer.
+
+    Raises Missing if there is too little memory. `close` unlinks the names; processes that hold a descriptor
+    keep their memory until they end.
+    """
+
+    def __init__(self, prepared: Prepared, run_id: uuid.UUID):
+        # Not before native.check_abi has passed: a missing extension gets a message, not a traceback.
+        import ringbuf
+        from ringbuf import books, segments
+
+        self.unlink = segments.unlink
+        self._at_rest = books.at_rest
+        self.stop_reasons: Sequence[str] = ringbuf.STOP_REASONS
+        settings = prepared.config
+        slots = settings.ring.slots
+        weights = prepared.program.count
+        plans = [_plan(prepared, ring) for ring in range(int(settings.producers.count))]
+        channel: dict[str, Any] = {
+            "count": weights,
+            "buffers": max(3, settings.staleness.exact + 2),
+            "program": prepared.program.encode(),
+            # Weights, two moments and the normalisers, each about as wide as the weights.
+            "snapshot_bytes": 4 * 4 * weights + SNAPSHOT_MARGIN_BYTES,
+            "list_entries": settings.learner.batch_slots,
+        }
+        self.payload_bytes = plans[0].payload_bytes
+        sizes = {**channel, "program_bytes": len(channel["program"])}
+        del sizes["program"]
+        self.total_bytes = ringbuf.control_bytes() + ringbuf.weights_bytes(**sizes)
+        self.total_bytes += sum(ringbuf.ring_bytes(one, slots) for one in plans)
+        parts = ["control", "weights", *(f"ring-{ring}" for ring in range(len(plans)))]
+        self.names = [segments.name(run_id.bytes, part) for part in parts]
+        try:
+            segments.preflight(self.total_bytes)
+            self.control = segments.create_control(self.names[0], run_id.bytes)
+            self.weights = segments.create_weights(self.names[1], run_id=run_id.bytes, **channel)
+            self.rings = [
+                segments.create_ring(name, one, slots, run_id.bytes, self.control)
+                for name, one in zip(self.names[2:], plans, strict=True)
+            ]
+        except ringbuf.ResourceMissing as error:
+            self.close()
+            raise Missing(str(error)) from None
+        except BaseException:
+            self.close()
+            raise
+
+    def audit(self, ring: Any) -> list[str]:
+        """What is wrong with the books of a ring whose processes are gone: nothing may be in flight."""
+        counts = ring.books()
+        left = [f"{counts['in_flight']} slots are still in flight"] if counts["in_flight"] else []
+        return self._at_rest(counts) + left
+
+    def close(self) -> None:
+        for name in self.names:
+            self.unlink(name)
+
+
+def _plan(prepared: Prepared, ring: int) -> Any:
+    from ringbuf.plan import Plan
+
+    settings, spec = prepared.config, prepared.spec
+    heads = spec["heads"]
+    return Plan.build(
+        sim=spec["name"],
+        horizon=settings.rollout.horizon,
+        worlds=prepared.worlds,
+        world_agents=spec["agents"],
+        obs_dtype=spec["obs"]["dtype"],
+        obs_shape=tuple(spec["obs"]["shape"]),
+        choices=tuple(head["choices"] for head in heads if "choices" in head),
+        action_low=tuple(head["low"] for head in heads if "low" in head),
+        action_high=tuple(head["high"] for head in heads if "high" in head),
+        has_mask=spec["mask"],
+        state_width=prepared.program.state_width,
+        statistics=len(spec["statistics"]),
+        score=spec["score"],
+        unpacked_step_bytes=prepared.program.unpacked_step_bytes(spec),
+        mode="exact" if settings.exact else "async",
+        full=settings.ring.full,
+        pickup=settings.weights.pickup,
+        lagged_versions=settings.staleness.exact,
+        producers=int(settings.producers.count),
+        batch_slots=settings.learner.batch_slots,
+        ring=ring,
+        run_seed=settings.run.seed,
+        first_world=ring * prepared.worlds,
+        first_agent=ring * settings.producers.agents,
+        params=prepared.parameters,
+    )
