@@ -854,6 +854,8 @@ def _override(tree: Tree, text: str) -> None:
         return
     value = parse_yaml(value_text, source, place=False)
     tree.problems += value.problems
+    if value.problems:
+        return
     section = tree.value
     for depth, name in enumerate(path[:-1], 1):
         section = section.setdefault(name, {})
