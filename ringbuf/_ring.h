@@ -100,8 +100,24 @@ RingObject *ring_as(PyObject *self, unsigned allowed);
 #define AS_SUPERVISOR (1u << HR_ACCESS_SUPERVISOR)
 #define AS_ANYBODY 15u
 
-/* Methods of Ring by who calls them; the table is in _ring_ring.c. */
+/* The control block of the object, or a process of it; NULL with an error. */
+hr_control *control_mapped(PyObject *self);
+hr_process *control_process_at(PyObject *self, uint32_t index);
+
+/* Methods of Control that read and write counters; the table is in _ring_control.c. */
 #define METHOD(name) PyObject *name(PyObject *self, PyObject *args)
+METHOD(control_counters);
+METHOD(control_gauges);
+METHOD(control_bins);
+METHOD(control_counter_add);
+METHOD(control_counter_set);
+METHOD(control_gauge_set);
+METHOD(control_lag_add);
+METHOD(control_age_add);
+METHOD(control_pulse);
+METHOD(control_request_stop);
+
+/* Methods of Ring by who calls them; the table is in _ring_ring.c. */
 METHOD(ring_claimable);
 METHOD(ring_wait);
 METHOD(ring_wait_published);

@@ -44,7 +44,7 @@ static void control_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
-static hr_control *mapped(PyObject *self)
+hr_control *control_mapped(PyObject *self)
 {
     hr_control *c = &((ControlObject *)self)->c;
     if (c->base == NULL)
@@ -67,9 +67,9 @@ static PyObject *control_close(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-static hr_process *process_at(PyObject *self, uint32_t index)
+hr_process *control_process_at(PyObject *self, uint32_t index)
 {
-    hr_control *c = mapped(self);
+    hr_control *c = control_mapped(self);
     if (c == NULL)
         return NULL;
     if (index >= HR_MAX_PROCESSES) {
@@ -95,7 +95,7 @@ static PyObject *set_process(PyObject *self, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&|$zOOOOzO", names, to_u32, &index, &role, &role_index,
                                      &pid, &start_time, &core, &state, &epoch))
         return NULL;
-    hr_process *p = process_at(self, index);
+    hr_process *p = control_process_at(self, index);
     if (p == NULL)
         return NULL;
     int role_number = role == NULL ? 0 : find_name(role_names, role, "role");
@@ -136,7 +136,7 @@ static PyObject *process(PyObject *self, PyObject *args)
     uint32_t index;
     if (!PyArg_ParseTuple(args, "O&", to_u32, &index))
         return NULL;
-    hr_process *p = process_at(self, index);
+    hr_process *p = control_process_at(self, index);
     PyObject *info = p == NULL ? NULL : PyStructSequence_New(process_info_type);
     if (info == NULL)
         return NULL;
@@ -162,158 +162,10 @@ static PyObject *process(PyObject *self, PyObject *args)
     return info;
 }
 
-static const char *const *counter_names(const hr_process *p)
-{
-    static const char *const nothing[] = {NULL};
-    uint32_t role = atomic_load_explicit(&p->role, memory_order_relaxed);
-    return role == HR_PRODUCER  ? producer_counter_names
-           : role == HR_LEARNER ? learner_counter_names
-                                : nothing;
-}
-
-static PyObject *counters(PyObject *self, PyObject *args)
-{
-    uint32_t index;
-    if (!PyArg_ParseTuple(args, "O&", to_u32, &index))
-        return NULL;
-    hr_process *p = process_at(self, index);
-    PyObject *dict = p == NULL ? NULL : PyDict_New();
-    const char *const *names = p == NULL ? NULL : counter_names(p);
-    for (int i = 0; dict != NULL && names[i] != NULL; i++)
-        if (put(dict, names[i], get(&p->counter[i])) != 0)
-            Py_CLEAR(dict);
-    return dict;
-}
-
-static PyObject *gauges(PyObject *self, PyObject *args)
-{
-    uint32_t index;
-    if (!PyArg_ParseTuple(args, "O&", to_u32, &index))
-        return NULL;
-    hr_process *p = process_at(self, index);
-    PyObject *dict = p == NULL ? NULL : PyDict_New();
-    int has = p != NULL && atomic_load_explicit(&p->role, memory_order_relaxed) == HR_LEARNER;
-    for (int i = 0; dict != NULL && has && learner_gauge_names[i] != NULL; i++) {
-        uint64_t bits = get(&p->gauge[i]);
-        double value;
-        memcpy(&value, &bits, sizeof value);
-        PyObject *number = PyFloat_FromDouble(value);
-        if (number == NULL || PyDict_SetItemString(dict, learner_gauge_names[i], number) != 0)
-            Py_CLEAR(dict);
-        Py_XDECREF(number);
-    }
-    return dict;
-}
-
-static PyObject *numbers(_Atomic uint64_t *at, Py_ssize_t n)
-{
-    PyObject *list = PyList_New(n);
-    for (Py_ssize_t i = 0; list != NULL && i < n; i++) {
-        PyObject *number = PyLong_FromUnsignedLongLong(get(at + i));
-        if (number == NULL || PyList_SetItem(list, i, number) != 0)
-            Py_CLEAR(list);
-    }
-    return list;
-}
-
-static PyObject *bins(PyObject *self, PyObject *args)
-{
-    uint32_t index;
-    if (!PyArg_ParseTuple(args, "O&", to_u32, &index))
-        return NULL;
-    hr_process *p = process_at(self, index);
-    if (p == NULL)
-        return NULL;
-    return Py_BuildValue("(NN)", numbers(&p->counter[HR_L_COUNT], HR_LAG_BINS),
-                         numbers(&p->counter[HR_L_COUNT + HR_LAG_BINS], HR_AGE_BINS));
-}
-
-static int own_counter(PyObject *self, const char *name)
-{
-    hr_control *c = mapped(self);
-    return c == NULL ? -1 : find_name(counter_names(hr_control_process(c, c->self)), name, "counter");
-}
-
-static PyObject *counter_add(PyObject *self, PyObject *args)
-{
-    const char *name;
-    uint64_t n = 1;
-    if (!PyArg_ParseTuple(args, "s|O&", &name, to_u64, &n))
-        return NULL;
-    int counter = own_counter(self, name);
-    if (counter < 0)
-        return NULL;
-    hr_control_add(mapped(self), (uint32_t)counter, n);
-    Py_RETURN_NONE;
-}
-
-static PyObject *counter_set(PyObject *self, PyObject *args)
-{
-    const char *name;
-    uint64_t value;
-    if (!PyArg_ParseTuple(args, "sO&", &name, to_u64, &value))
-        return NULL;
-    int counter = own_counter(self, name);
-    if (counter < 0)
-        return NULL;
-    hr_control_set(mapped(self), (uint32_t)counter, value);
-    Py_RETURN_NONE;
-}
-
-static PyObject *gauge_set(PyObject *self, PyObject *args)
-{
-    const char *name;
-    double value;
-    if (!PyArg_ParseTuple(args, "sd", &name, &value))
-        return NULL;
-    hr_control *c = mapped(self);
-    int gauge = c == NULL ? -1 : find_name(learner_gauge_names, name, "gauge");
-    if (gauge < 0)
-        return NULL;
-    hr_control_gauge(c, (uint32_t)gauge, value);
-    Py_RETURN_NONE;
-}
-
-static PyObject *bin_add(PyObject *self, PyObject *args, uint32_t first, uint32_t n_bins)
-{
-    uint64_t bin, n = 1;
-    if (!PyArg_ParseTuple(args, "O&|O&", to_u64, &bin, to_u64, &n))
-        return NULL;
-    hr_control *c = mapped(self);
-    if (c == NULL)
-        return NULL;
-    hr_control_add(c, first + (uint32_t)(bin < n_bins ? bin : n_bins - 1), n);
-    Py_RETURN_NONE;
-}
-
-static PyObject *lag_add(PyObject *self, PyObject *args)
-{
-    return bin_add(self, args, HR_L_COUNT, HR_LAG_BINS);
-}
-
-static PyObject *age_add(PyObject *self, PyObject *args)
-{
-    return bin_add(self, args, HR_L_COUNT + HR_LAG_BINS, HR_AGE_BINS);
-}
-
-static PyObject *pulse(PyObject *self, PyObject *args)
-{
-    const char *phase;
-    uint64_t progress;
-    if (!PyArg_ParseTuple(args, "sO&", &phase, to_u64, &progress))
-        return NULL;
-    hr_control *c = mapped(self);
-    int number = c == NULL ? -1 : find_name(phase_names, phase, "phase");
-    if (number < 0)
-        return NULL;
-    hr_control_pulse(c, (hr_phase)number, progress, hr_now_ns());
-    Py_RETURN_NONE;
-}
-
 static PyObject *get_stop(PyObject *self, void *unused)
 {
     (void)unused;
-    hr_control *c = mapped(self);
+    hr_control *c = control_mapped(self);
     if (c == NULL)
         return NULL;
     hr_stop_reason reason = hr_control_stop(c);
@@ -326,7 +178,7 @@ static PyObject *set_stop(PyObject *self, PyObject *args)
     const char *name;
     if (!PyArg_ParseTuple(args, "s", &name))
         return NULL;
-    hr_control *c = mapped(self);
+    hr_control *c = control_mapped(self);
     int reason = c == NULL ? -1 : find_name(stop_names, name, "stop reason");
     if (reason < 0)
         return NULL;
@@ -337,29 +189,17 @@ static PyObject *set_stop(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-static PyObject *request_stop(PyObject *self, PyObject *args)
-{
-    const char *name;
-    if (!PyArg_ParseTuple(args, "s", &name))
-        return NULL;
-    int reason = find_name(stop_names, name, "stop reason");
-    if (reason < 0 || own_counter(self, "stop_request") < 0)
-        return NULL;
-    hr_control_set(mapped(self), HR_L_stop_request, (uint64_t)reason);
-    Py_RETURN_NONE;
-}
-
 static PyObject *get_producers_gone(PyObject *self, void *unused)
 {
     (void)unused;
-    hr_control *c = mapped(self);
+    hr_control *c = control_mapped(self);
     return c == NULL ? NULL : PyBool_FromLong(hr_control_producers_gone(c));
 }
 
 static PyObject *set_producers_gone(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    hr_control *c = mapped(self);
+    hr_control *c = control_mapped(self);
     if (c == NULL)
         return NULL;
     hr_control_set_producers_gone(c);
@@ -368,7 +208,7 @@ static PyObject *set_producers_gone(PyObject *self, PyObject *unused)
 
 static hr_bell *bell_at(PyObject *self, uint32_t learner)
 {
-    hr_control *c = mapped(self);
+    hr_control *c = control_mapped(self);
     if (c == NULL)
         return NULL;
     if (learner >= HR_MAX_LEARNERS) {
@@ -460,18 +300,19 @@ static PyMethodDef methods[] = {
      "Supervisor: sets what is given of role, role_index, pid, start_time, core (None: not pinned), state, "
      "epoch."},
     {"process", process, METH_VARARGS, "process(index) -> ProcessInfo"},
-    {"counters", counters, METH_VARARGS, "counters(index) -> dict by the names of the process' role"},
-    {"gauges", gauges, METH_VARARGS, "gauges(index) -> dict; NaN: no value yet"},
-    {"bins", bins, METH_VARARGS, "bins(index) -> (lag bins, age bins) of a learner"},
-    {"counter_add", counter_add, METH_VARARGS, "counter_add(name, n=1) to an own counter"},
-    {"counter_set", counter_set, METH_VARARGS, "counter_set(name, value) of an own counter"},
-    {"gauge_set", gauge_set, METH_VARARGS, "gauge_set(name, value) of an own gauge"},
-    {"lag_add", lag_add, METH_VARARGS, "lag_add(versions, n=1): n steps of that lag"},
-    {"age_add", age_add, METH_VARARGS, "age_add(bin, n=1): n slots with an age below 2^bin ms"},
-    {"pulse", pulse, METH_VARARGS, "pulse(phase, progress): heartbeat"},
+    {"counters", control_counters, METH_VARARGS, "counters(index) -> dict by the names of the process' role"},
+    {"gauges", control_gauges, METH_VARARGS, "gauges(index) -> dict; NaN: no value yet"},
+    {"bins", control_bins, METH_VARARGS, "bins(index) -> (lag bins, age bins) of a learner"},
+    {"counter_add", control_counter_add, METH_VARARGS, "counter_add(name, n=1) to an own counter"},
+    {"counter_set", control_counter_set, METH_VARARGS, "counter_set(name, value) of an own counter"},
+    {"gauge_set", control_gauge_set, METH_VARARGS, "gauge_set(name, value) of an own gauge"},
+    {"lag_add", control_lag_add, METH_VARARGS, "lag_add(versions, n=1): n steps of that lag"},
+    {"age_add", control_age_add, METH_VARARGS, "age_add(bin, n=1): n slots with an age below 2^bin ms"},
+    {"pulse", control_pulse, METH_VARARGS, "pulse(phase, progress): heartbeat"},
     {"set_stop", set_stop, METH_VARARGS,
      "set_stop(reason): stores the flag, rings every learner and every ring attached through this object."},
-    {"request_stop", request_stop, METH_VARARGS, "Learner: request_stop(reason), for the supervisor to see."},
+    {"request_stop", control_request_stop, METH_VARARGS,
+     "Learner: request_stop(reason), for the supervisor to see."},
     {"set_producers_gone", set_producers_gone, METH_NOARGS,
      "All producers are reaped and swept; rings the learners."},
     {"bell_ring", bell_ring, METH_VARARGS, "bell_ring(learner)"},
