@@ -66,28 +66,29 @@ hr_claimable hr_ring_claimable(const hr_ring *r)
     return r->plan.full == HR_DROP_OLDEST && state == HR_READY && q < s ? HR_CLAIMABLE : HR_SKIP;
 }
 
-void hr_ring_wait(hr_ring *r, uint64_t slice_ns)
+int hr_ring_wait(hr_ring *r, uint64_t slice_ns)
 {
     hr_lines *lines = hr_ring_lines(r);
     uint64_t begin_ns = hr_now_ns();
     uint32_t seen = hr_bell_arm(&lines->bell); /* P4 */
     hr_claimable why = hr_ring_claimable(r);   /* P5 */
     if (why != HR_WAIT_CREDIT && why != HR_WAIT_FULL && why != HR_WAIT_OWNER)
-        return;
-    hr_bell_sleep(&lines->bell, seen, begin_ns + slice_ns);
+        return 1;
+    hr_woken woken = hr_bell_sleep(&lines->bell, seen, begin_ns + slice_ns);
     uint64_t blocked_ns = atomic_load_explicit(&lines->blocked_ns, memory_order_relaxed) + hr_now_ns() -
                           begin_ns;
     atomic_store_explicit(&lines->blocked_ns, blocked_ns, memory_order_relaxed); /* N1 */
+    return woken != HR_TIMED_OUT;
 }
 
-void hr_ring_wait_published(hr_ring *r, const hr_weights *w, uint64_t seen_version, uint64_t slice_ns)
+int hr_ring_wait_published(hr_ring *r, const hr_weights *w, uint64_t seen_version, uint64_t slice_ns)
 {
     hr_lines *lines = hr_ring_lines(r);
     uint32_t seen = hr_bell_arm(&lines->bell); /* P4 */
     /* P5 (published, stop) pairs with W1 and F1 */
     if (hr_weights_published(w) != seen_version || hr_control_stop(r->control) != HR_RUN)
-        return;
-    hr_bell_sleep(&lines->bell, seen, hr_now_ns() + slice_ns);
+        return 1;
+    return hr_bell_sleep(&lines->bell, seen, hr_now_ns() + slice_ns) != HR_TIMED_OUT;
 }
 
 uint64_t hr_ring_announce(hr_ring *r, const hr_weights *w)

@@ -60,11 +60,12 @@ void hr_ring_detach(hr_ring *r);
 /* May `sequence` be claimed now? Loads only. */
 hr_claimable hr_ring_claimable(const hr_ring *r);
 
-/* Sleeps on the ring's bell until something of hr_ring_claimable's changes, or `slice_ns` pass. (P4, P5) */
-void hr_ring_wait(hr_ring *r, uint64_t slice_ns);
+/* Sleeps on the ring's bell until something of hr_ring_claimable's changes, or `slice_ns` pass. (P4, P5)
+ * 1, or 0 if the slice passed without a ring. */
+int hr_ring_wait(hr_ring *r, uint64_t slice_ns);
 
 /* Sleeps likewise until weights->published != `seen`, the stop flag is set, or `slice_ns` pass. */
-void hr_ring_wait_published(hr_ring *r, const hr_weights *w, uint64_t seen, uint64_t slice_ns);
+int hr_ring_wait_published(hr_ring *r, const hr_weights *w, uint64_t seen, uint64_t slice_ns);
 
 /* Async: shows the acting version and returns it (A2; shows again until `published` has not moved). The
  * weights must be of that version or a newer one; when the copy was overtaken, announce again. HR_NONE, and
