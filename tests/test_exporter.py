@@ -1,0 +1,275 @@
+"""The exporter: every figure is the counter's, every name is documented, every page says what is so."""
+
+import http.client
+import json
+import math
+import os
+import socket
+import threading
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+import ringbuf
+from monitor import collector, exporter, procfs, rundir
+from monitor.status import Table
+from producers.prepare import Segments, prepare
+
+ROOT = Path(__file__).resolve().parent.parent
+# Without a value until something happened.
+ABSENT_AT_FIRST = {
+    "score",
+    "learner_loss",
+    "learner_grad_norm",
+    "learner_rate",
+    "policy_kl",
+    "policy_entropy_ratio",
+    "policy_version",
+    "value_explained_variance",
+    "importance_ratio",
+    "importance_clipped_ratio",
+    "logprob_error",
+    "precision_gap",
+}
+
+
+class Machine:
+    """The shared memory of a run of two producers, whose counters the test writes itself."""
+
+    def __init__(self, directory):
+        run_file = directory / "run.yaml"
+        run_file.write_text("sim: {name: cartpole}\nproducers: {agents: 8, count: 2}\n")
+        self.segments = Segments(prepare(str(run_file), []), uuid.uuid4())
+        self.table = Table.of(2)
+        control = self.segments.control
+        own = procfs.usage(os.getpid())
+        for slot, (role, index) in zip(
+            self.table.all, [("producer", 0), ("producer", 1), ("learner", 0), ("exporter", 0)], strict=True
+        ):
+            control.set_process(
+                slot,
+                role=role,
+                role_index=index,
+                pid=os.getpid(),
+                start_time=own.start_ticks,
+                core=None,
+                state="starting",
+                epoch=1,
+            )
+        build = dict.fromkeys(collector.METRICS["build_info"].labels, "x")
+        facts = collector.Facts(build, "0f", "ab", 1, 300.0, directory)
+        self.collector = collector.RunCollector(control, self.segments.rings, self.table, facts)
+        self.pages = exporter.Pages(self.collector)
+
+    def own(self, slot):
+        """The control block as process `slot` sees it."""
+        return ringbuf.Control.attach(self.segments.control.fd, slot)
+
+    def scrape(self):
+        """{(name, labels): value} of /metrics."""
+        status, _, body = self.pages.answer("/metrics", "")
+        assert status == 200
+        return {
+            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            for family in text_string_to_metric_families(body.decode())
+            for sample in family.samples
+        }
+
+
+@pytest.fixture
+def machine(tmp_path):
+    made = Machine(tmp_path)
+    yield made
+    made.segments.close()
+
+
+@pytest.fixture
+def served(machine):
+    """The address of an exporter that serves `machine`."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = exporter.Server(listening, machine.pages)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield listening.getsockname()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def get(address, path, method="GET"):
+    connection = http.client.HTTPConnection(*address, timeout=30)
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, answer.getheaders(), answer.read()
+    finally:
+        connection.close()
+
+
+def sample_names(entry):
+    if entry.kind == "histogram":
+        return {f"headrace_{entry.name}_{part}" for part in ("bucket", "sum", "count")}
+    return {f"headrace_{entry.name}"}
+
+
+def test_every_metric_has_a_value_from_the_start_or_is_absent_for_a_reason(machine):
+    found = {name for name, _ in machine.scrape()}
+    wanted = {
+        name
+        for entry in collector.METRICS.values()
+        if entry.name not in ABSENT_AT_FIRST
+        for name in sample_names(entry)
+    }
+    assert wanted - found == set()
+    assert found - wanted == set()
+
+
+def test_known_series_start_at_zero(machine):
+    samples = machine.scrape()
+    for reason in collector.DROP_REASONS:
+        assert samples["headrace_samples_dropped_total", (("reason", reason),)] == 0
+    for producer in "01":
+        for reason in collector.PRODUCER_WAITS:
+            labels = (("producer", producer), ("reason", reason))
+            assert samples["headrace_producer_wait_seconds_total", labels] == 0
+    assert samples["headrace_process_restarts_total", (("index", "0"), ("role", "learner"))] == 0
+    assert sum(value for (name, _), value in samples.items() if name == "headrace_run_state") == 1
+
+
+def test_timestamps_begin_with_the_run_so_that_ages_are_bounded(machine):
+    samples = machine.scrape()
+    for name in ("policy_published", "checkpoint_last_success"):
+        assert abs(samples[f"headrace_{name}_timestamp_seconds", ()] - time.time()) < 600
+
+
+def test_counters_are_those_of_shared_memory(machine):
+    producer, learner = machine.own(2), machine.own(machine.table.learner)
+    producer.counter_add("steps", 2**53 + 1)
+    producer.counter_add("wait_credit_ns", 1_500_000_000)
+    producer.counter_add("bytes_packed", 12_345)
+    for name, value in (("updates", 7), ("ready", 1), ("version", 7), ("samples", 70), ("steps", 35)):
+        learner.counter_set(name, value)
+    learner.counter_set("last_update_unix_ns", 5_000_000_000)
+    learner.gauge_set("loss_policy", -0.25)
+    samples = machine.scrape()
+    assert samples["headrace_producer_steps_total", (("producer", "1"),)] == float(2**53 + 1)
+    assert samples["headrace_producer_wait_seconds_total", (("producer", "1"), ("reason", "credit"))] == 1.5
+    assert samples["headrace_ring_committed_bytes_total", (("ring", "1"),)] == 12_345
+    assert samples["headrace_ring_committed_bytes_total", (("ring", "0"),)] == 0
+    assert samples["headrace_run_bytes", ()] == 12_345
+    assert samples["headrace_learner_updates_total", (("learner", "0"),)] == 7
+    assert samples["headrace_policy_version", ()] == 7
+    assert samples["headrace_ring_consumed_samples_total", ()] == 35
+    assert samples["headrace_learner_last_update_timestamp_seconds", (("learner", "0"),)] == 5
+    assert samples["headrace_learner_loss", (("term", "policy"),)] == -0.25
+    assert ("headrace_learner_loss", (("term", "value"),)) not in samples
+
+
+def test_the_staleness_histogram_counts_each_step_once(machine):
+    learner = machine.own(machine.table.learner)
+    for lag, steps in ((0, 5), (1, 3), (7, 2), (128, 1), (500, 4)):
+        learner.lag_add(lag, steps)
+    learner.counter_set("lag_sum", 3 + 14 + 128 + 2000)
+    samples = machine.scrape()
+
+    def bucket(bound):
+        return samples["headrace_batch_staleness_updates_bucket", (("le", bound),)]
+
+    assert [bucket(bound) for bound in ("0.0", "1.0", "6.0", "8.0", "96.0", "128.0", "+Inf")] == [
+        5,
+        8,
+        8,
+        10,
+        10,
+        11,
+        15,
+    ]
+    assert samples["headrace_batch_staleness_updates_count", ()] == 15
+    assert samples["headrace_batch_staleness_updates_sum", ()] == 2145
+
+
+def test_the_age_histogram_has_the_bounds_of_its_bins(machine):
+    learner = machine.own(machine.table.learner)
+    learner.age_add(0, 2)
+    learner.age_add(10, 1)
+    learner.age_add(ringbuf.AGE_BINS - 1, 1)
+    samples = machine.scrape()
+    name = "headrace_sample_age_seconds_bucket"
+    assert samples[name, (("le", "0.001"),)] == 2
+    assert samples[name, (("le", "0.512"),)] == 2
+    assert samples[name, (("le", "1.024"),)] == 3
+    assert samples[name, (("le", "+Inf"),)] == 4
+    assert all(
+        math.isfinite(float(dict(labels)["le"])) or dict(labels)["le"] == "+Inf"
+        for found, labels in samples
+        if found == name
+    )
+
+
+def test_a_process_of_a_reused_pid_is_not_ours(machine):
+    machine.segments.control.set_process(1, start_time=1)
+    samples = machine.scrape()
+    assert ("headrace_process_resident_memory_bytes", (("index", "0"), ("role", "producer"))) not in samples
+    assert samples["headrace_process_resident_memory_bytes", (("index", "1"), ("role", "producer"))] > 0
+
+
+def test_the_run_is_ready_once_it_has_updated_and_every_process_is_heard(machine):
+    assert machine.pages.answer("/readyz", "")[0] == 503
+    assert "no update yet" in machine.pages.not_ready()
+    machine.own(machine.table.learner).counter_set("updates", 1)
+    for slot in machine.table.all:
+        machine.segments.control.set_process(slot, state="running")
+        machine.own(slot).pulse("step", 1)
+    assert machine.pages.answer("/readyz", "") == (200, "text/plain; charset=utf-8", b"ok\n")
+    machine.segments.control.set_process(1, state="failed")
+    assert machine.pages.not_ready() == ["producer 0 is failed"]
+
+
+def test_the_status_file_is_served_as_it_is(machine, served):
+    assert get(served, "/status.json")[0] == 503
+    rundir.write_json(machine.collector.facts.directory / rundir.STATUS, {"state": "running", "steps": 3})
+    status, headers, body = get(served, "/status.json")
+    assert (status, json.loads(body)) == (200, {"state": "running", "steps": 3})
+    assert ("Content-Type", "application/json") in headers
+
+
+def test_the_other_pages_answer_over_http(machine, served):
+    assert get(served, "/healthz")[::2] == (200, b"ok\n")
+    assert get(served, "/nothing")[0] == 404
+    status, headers, body = get(served, "/metrics")
+    assert status == 200
+    assert b"headrace_build_info{" in body
+    assert get(served, "/metrics?name[]=x")[0] == 200
+    status, headers, body = get(served, "/metrics", "HEAD")
+    assert (status, body) == (200, b"")
+    assert int(dict(headers)["Content-Length"]) > 1000
+
+
+def test_the_page_shows_the_figures_and_escapes_them():
+    page = exporter.page(
+        {"state": "running", "name": "<b>", "score": {"mean": 3.5}, "processes": [{"pid": 7}]}
+    )
+    assert "<b>" not in page
+    assert "&lt;b&gt;" in page
+    assert "score.mean<td>3.5" in page
+    assert "pid 7" in page
+    assert "starting" in exporter.page(None)
+
+
+def test_a_part_that_cannot_be_read_is_counted_and_the_rest_is_served(machine, monkeypatch):
+    def gone(path):
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(os, "statvfs", gone)
+    samples = machine.scrape()
+    assert samples["headrace_collector_errors_total", ()] == 1
+    assert ("headrace_run_dir_free_bytes", ()) not in samples
+    assert ("headrace_run_samples", ()) in samples
+
+
+def test_the_reference_in_docs_is_current():
+    text = (ROOT / "docs/metrics.md").read_text()
+    assert text.partition("<!-- metrics -->\n")[2] == collector.markdown(), "python -m monitor.collector"

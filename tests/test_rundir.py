@@ -1,0 +1,157 @@
+"""The run directory: one live run at a time, nothing written over."""
+
+import fcntl
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from monitor import rundir
+from monitor.rundir import Finished, RunDirectory, Unavailable
+
+
+def started(path, state=None):
+    """A directory in which a run began; `state`: its summary's."""
+    directory = RunDirectory.take(path, fresh=False)
+    directory.begin()
+    directory.write_attempt("0f", ["/headrace-0-0f-control"])
+    if state:
+        rundir.write_json(path / rundir.SUMMARY, {"state": state})
+    return directory
+
+
+def test_a_second_run_in_a_live_directory_is_told_who_holds_it(tmp_path):
+    held = started(tmp_path / "run")
+    for fresh in (False, True):
+        with pytest.raises(Unavailable, match=rf"in use by a live run \(supervisor {os.getpid()} on "):
+            RunDirectory.take(tmp_path / "run", fresh=fresh)
+    held.release()
+
+
+def test_the_lock_lives_as_long_as_any_process_that_inherited_it(tmp_path):
+    held = started(tmp_path / "run")
+    child = subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(held.lock_fd,)
+    )
+    os.close(held.lock_fd)  # as a supervisor that was killed
+    with pytest.raises(Unavailable, match="in use by a live run"):
+        RunDirectory.take(tmp_path / "run", fresh=True)
+    child.communicate(b"\n")
+    RunDirectory.take(tmp_path / "run", fresh=True).release()
+
+
+def test_a_run_that_is_done_is_finished(tmp_path):
+    started(tmp_path / "run", "done").release()
+    with pytest.raises(Finished) as caught:
+        RunDirectory.take(tmp_path / "run", fresh=False)
+    assert caught.value.summary == {"state": "done"}
+
+
+@pytest.mark.parametrize("state", [None, "stopped", "failed"])
+def test_an_unfinished_run_is_not_written_over(tmp_path, state):
+    started(tmp_path / "run", state).release()
+    with pytest.raises(Unavailable, match="cannot resume: start with --fresh"):
+        RunDirectory.take(tmp_path / "run", fresh=False)
+
+
+def test_fresh_moves_earlier_runs_aside_and_keeps_every_one(tmp_path):
+    path = tmp_path / "run"
+    for number in range(3):
+        directory = RunDirectory.take(path, fresh=True)
+        assert directory.stale_segments() == (["/headrace-0-0f-control"] if number else [])
+        directory.begin()
+        directory.write_attempt("0f", ["/headrace-0-0f-control"])
+        (path / "mark").write_text(str(number))
+        directory.release()
+    marks = {folder.name: (folder / "mark").read_text() for folder in tmp_path.iterdir()}
+    assert marks == {"run": "2", "run.1": "0", "run.2": "1"}
+
+
+def test_a_start_that_fails_leaves_no_directory_behind(tmp_path):
+    RunDirectory.take(tmp_path / "run", fresh=False).release()
+    assert os.listdir(tmp_path) == []
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes").write_text("x")
+    RunDirectory.take(tmp_path / "mine", fresh=False).release()
+    assert (tmp_path / "mine" / "notes").exists()
+
+
+def test_a_lock_of_another_host_is_refused_until_its_owner_is_known_to_be_gone(tmp_path):
+    path = tmp_path / "run"
+    path.mkdir()
+    (path / rundir.LOCK).write_text(json.dumps({"pid": 1, "host": "elsewhere", "started": 0.0}))
+    with pytest.raises(Unavailable, match="locked on another host, elsewhere"):
+        RunDirectory.take(path, fresh=True)
+    (path / rundir.LOCK).unlink()
+    RunDirectory.take(path, fresh=True).release()
+
+
+def test_a_clean_end_empties_the_lock(tmp_path):
+    directory = started(tmp_path / "run", "done")
+    assert json.loads((tmp_path / "run" / rundir.LOCK).read_text())["host"] == socket.gethostname()
+    directory.release()
+    assert (tmp_path / "run" / rundir.LOCK).read_text() == ""
+    with open(tmp_path / "run" / rundir.LOCK) as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@pytest.mark.parametrize("part", ["run", "."])
+def test_a_file_in_place_of_a_directory_is_unwritable(tmp_path, part):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(Unavailable, match="the run directory cannot be written: "):
+        RunDirectory.take(tmp_path / "file" / part, fresh=False)
+
+
+def test_readers_never_see_half_a_file(tmp_path):
+    path = tmp_path / "status.json"
+    rundir.write_json(path, {"n": 0})
+    reader = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            f"""
+import json, sys
+seen = 0
+while seen < 400:
+    seen = json.load(open({str(path)!r}))["n"]
+""",
+        ],
+        stderr=subprocess.PIPE,
+    )
+    number = 0
+    deadline = time.monotonic() + 60
+    while reader.poll() is None and time.monotonic() < deadline:
+        number += 1
+        rundir.write_json(path, {"n": number, "filler": "x" * 5000})
+    _, errors = reader.communicate(timeout=60)
+    assert (reader.returncode, errors) == (0, b"")
+    assert os.listdir(tmp_path) == ["status.json"]
+
+
+def test_a_log_that_outgrows_its_limit_is_set_aside_and_its_writer_goes_on(tmp_path):
+    directory = started(tmp_path / "run")
+    log = directory.log("producer", 3)
+    os.write(log, b"a" * 2000)
+    directory.limit_logs(1000)
+    os.write(log, b"the end\n")
+    os.close(log)
+    folder = tmp_path / "run" / rundir.LOGS
+    assert (folder / "producer-3.log").read_bytes() == b"the end\n"
+    assert (folder / "producer-3.log.1").read_bytes() == b"a" * 2000
+    assert directory.log_tail("producer", 3) == ["the end"]
+    assert directory.log_tail("producer", 4) == []
+    directory.release()
+
+
+def test_events_are_lines_of_json(tmp_path):
+    directory = started(tmp_path / "run")
+    directory.event("learner", 0, "ended", returncode=-9)
+    directory.release()
+    (line,) = (tmp_path / "run" / rundir.EVENTS).read_text().splitlines()
+    event = json.loads(line)
+    assert abs(event.pop("time") - time.time()) < 600
+    assert event == {"role": "learner", "index": 0, "event": "ended", "returncode": -9}
