@@ -56,6 +56,7 @@ class Batch:
         def joined(name: str) -> Tensor:
             return torch.cat([view[name] for view in views], dim=1).to(device)
 
+        self.device = device
         self.observations = [view["obs"].to(device, non_blocking=True) for view in views]
         self.horizon, self.agents = views[0]["reward"].shape
         self.segments = self.agents * len(slots)
@@ -70,12 +71,27 @@ class Batch:
         self.terminated = joined("terminated").bool()  # [T, A]
         self.truncated = joined("truncated").bool()  # [T, A]
         self.valid = self.kept = joined("valid").bool()  # [T, A]; kept: in the loss
+        self._versions = joined("version")  # [T, K*G]: a slot's G groups are equal and contiguous
+        self.newest_version = int(self._versions.max())
         if oldest_version is not None:
-            for view in views:  # [T, G] to [T, B]: the groups are equal and contiguous
-                view["version"] = view["version"].repeat_interleave(
-                    self.agents // view["version"].shape[1], 1
-                )
-            self.kept = self.valid & (joined("version") >= oldest_version)
+            everyone = torch.arange(self.segments, device=device)
+            self.kept = self.valid & (self.acting(everyone) >= oldest_version)
+
+    def acting(self, index: Tensor) -> Tensor:
+        """The versions of the weights that acted in the segments `index` [m]: [T, m] int64."""
+        segments_each = self.segments // self._versions.shape[1]
+        return self._versions.index_select(1, index // segments_each)
+
+    def sample(self, count: int) -> Tensor:
+        """About `count` observations spread over the steps of the first segments, [n, *obs_shape]."""
+        segments = min(self.segments, count)
+        rows = min(self.horizon, max(1, count // segments))
+        steps = torch.arange(rows, device=self.device) * self.horizon // rows
+        parts = [
+            self.observations[slot][steps, start:stop]
+            for slot, start, stop in _by_slot([(0, segments)], self.agents)
+        ]
+        return torch.cat(parts, 1).flatten(0, 1)
 
     def minibatches(self, count: int, generator: torch.Generator) -> Iterator[Pieces]:
         """`count` minibatches of equally many segments that together are the batch, drawn anew at each

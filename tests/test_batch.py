@@ -133,6 +133,23 @@ def test_steps_of_too_old_weights_are_kept_out_of_the_loss():
     assert torch.equal(Batch([slot], device=CPU).kept, batch.valid)
 
 
+def test_the_acting_version_of_a_segment_is_that_of_its_slot_and_group():
+    slots = [FakeSlot(0, 4, groups=2), FakeSlot(4, 4, groups=2)]
+    slots[1].fields["version"] = slots[1].fields["version"] + 10
+    batch = Batch(slots, device=CPU)
+    assert batch.newest_version == 15
+    assert batch.acting(torch.tensor([0, 3, 5])).tolist() == [[0, 1, 10], [2, 3, 12], [4, 5, 14]]
+
+
+def test_a_sample_is_spread_over_the_steps_and_does_not_depend_on_the_slots():
+    one = batch_of(8, 1).sample(16)
+    assert one.shape == (16, FEATURES)
+    assert torch.equal(one[:, 0], torch.tensor([*range(8), *range(1000, 1008)], dtype=torch.float32))
+    assert torch.equal(batch_of(2, 4).sample(16), one)
+    assert len(batch_of(8, 1).sample(5)) == 5
+    assert len(batch_of(2, 1).sample(1000)) == HORIZON * 2
+
+
 def test_a_closed_batch_holds_no_view_of_a_slot():
     data = bytearray(8 * 4)
 

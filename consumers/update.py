@@ -1,0 +1,324 @@
+"""One update: a batch through forward, correction, loss and optimizer step.
+
+docs/details.md lists every choice here that changes results.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from consumers.batch import Batch, Pieces, pieces
+from consumers.corrections import CORRECTIONS, Segments, Steps, kept_mean, normalize, ratio, value_loss
+from consumers.diagnostics import explained_variance, ratio_statistics
+from consumers.models import PolicyModel
+from consumers.normalizers import OBSERVATION_ROWS, ObservationStatistics, ValueStatistics
+from consumers.optimizer import Optimizer
+from consumers.schedules import value_at
+from producers.program import Program, Weight
+
+AUDITED_STEPS = 1024  # of a batch are evaluated in float32 as well, where training runs in bf16
+TOLERANCE_A_HEAD, TOLERANCE_A_LOGIT = 2e-4, 1e-5  # between log-probabilities of actor and learner, in float32
+
+COLUMNS = (
+    "loss_policy",
+    "loss_value",
+    "loss_entropy",
+    "loss_total",
+    "grad_norm",
+    "approx_kl",
+    "clipped_ratio",
+    "update_kl",
+)
+
+
+class View(NamedTuple):
+    """What the weights say of segments [T, m], float32, and the estimates made of it."""
+
+    log_prob: Tensor  # of the actions
+    output: Tensor  # of the value head
+    target: Tensor  # in the value head's units
+    advantage: Tensor
+
+    def take(self, index: Tensor) -> View:
+        return View(*(x.index_select(1, index) for x in self))
+
+
+class Minibatch(NamedTuple):
+    """The small fields of a minibatch, [T, m] each but action [T, m, heads] and mask [T, m, logits] or
+    None."""
+
+    action: Tensor
+    behaviour: Tensor
+    rewards: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    valid: Tensor
+    kept: Tensor
+    mask: Tensor | None
+
+
+class Update:
+    """The weights in training and all that changes with them."""
+
+    def __init__(self, settings: Any, program: Program, *, seed: int, device: torch.device, bf16: bool):
+        """`settings`: the `learner` section of a run file. `bf16`: matrix products in bfloat16."""
+        self.settings, self.program, self.device = settings, program, device
+        self.model = PolicyModel(program, seed=seed).to(device)
+        self.optimizer = Optimizer(self.model.parameters(), settings)
+        self.correction = CORRECTIONS[settings.correction]
+        self.generator = torch.Generator().manual_seed(seed)  # draws minibatches
+        self.values = ValueStatistics()
+        self.observations = ObservationStatistics(program.buffers[program.obs].width)
+        self.spent_ns = dict.fromkeys(("copy", "forward", "backward", "optimizer"), 0)
+        self._bf16 = bf16
+        self._dtype = self.model.obs_dtype(torch.bfloat16 if bf16 else torch.float32)
+        self._forward = torch.compile(self.model) if settings.compile else self.model
+        self._buffer = torch.empty(0)
+        self._value_layer = next(op for op in program.ops if op.output == program.value)
+        self._normalizer = next((op for op in program.ops if any(not w.trainable for w in op.weights)), None)
+        self._most_entropy = sum(math.log(n) for n in program.choices) or math.nan
+
+    def train(self, batch: Batch, version: int, trained_steps: int) -> dict[str, float]:
+        """Trains on the batch as the learner of `version`; `trained_steps` is where the schedules stand.
+
+        Returns figures, NaN where there is nothing to tell: means of COLUMNS over the minibatches that moved
+        the weights; `sgd_steps`, how many these are; `skipped`, how many did not because loss or gradient was
+        not finite; `samples`, the kept steps with reuse; `masked`, the valid steps that were not kept; and
+        what docs/metrics.md names beside."""
+        s = self.settings
+        self.learning_rate = value_at(s.learning_rate, trained_steps)
+        self.entropy_coef = value_at(s.entropy_coef, trained_steps)
+        self.spent_ns = dict.fromkeys(self.spent_ns, 0)
+        self._audit = dict.fromkeys(("logprob_error_max", "logprob_tolerance", "precision_gap"), math.nan)
+        self._fresh = batch.newest_version == version  # these very weights acted in some of the steps
+        if self._fresh and self._bf16:
+            self._audit_in_float32(batch, version)
+        prior = self._prior(batch, version) if s.targets == "batch" else None
+        views: list[tuple[Tensor, View]] = []
+        rows: list[Tensor] = []
+        epochs = skipped = 0
+        while epochs < s.epochs:
+            epochs, first = epochs + 1, len(rows)
+            for part in batch.minibatches(s.minibatches, self.generator):
+                row, view = self._step(batch, part, prior, version)
+                if row is None:
+                    skipped += 1
+                else:
+                    rows.append(row)
+                if prior is None:
+                    views.append((part.index, view))
+            if s.target_kl is not None and _mean(rows[first:])["update_kl"] > s.target_kl:
+                break
+        whole = _joined(views) if prior is None else prior
+        self._settle(batch, whole)
+        figures = _mean(rows)
+        figures |= self._audit
+        ratios = ratio_statistics(whole.log_prob - batch.behaviour, batch.kept)
+        figures |= {f"ratio_{name}": x for name, x in ratios.items()}
+        figures["explained_variance"] = explained_variance(whole.output, whole.target, batch.kept)
+        figures["entropy_ratio"] = figures["loss_entropy"] / self._most_entropy
+        return figures | {
+            "learning_rate": self.learning_rate,
+            "entropy_coef": self.entropy_coef,
+            "samples": int(batch.kept.sum()) * epochs,
+            "masked": int(batch.valid.sum() - batch.kept.sum()),
+            "sgd_steps": len(rows),
+            "skipped": skipped,
+        }
+
+    @torch.no_grad()
+    def _prior(self, batch: Batch, version: int) -> View:
+        """One pass over the batch at its start, in runs as long as a minibatch."""
+        size = batch.segments // self.settings.minibatches
+        found = []
+        for i in range(self.settings.minibatches):
+            part = pieces(torch.tensor([i]), size)
+            begin = time.perf_counter_ns()
+            obs = self._observe(batch, part, batch.horizon + 1)
+            steps = _minibatch(batch, part)
+            copied = time.perf_counter_ns()
+            logits, output = self._run(obs)
+            log_prob = self.model.log_prob(logits[:-1], steps.action, steps.mask)
+            if i == 0 and self._fresh and not self._bf16:
+                self._compare(logits, log_prob, batch, part, version)
+            found.append((log_prob, output))
+            self.spent_ns["copy"] += copied - begin
+            self.spent_ns["forward"] += time.perf_counter_ns() - copied
+        begin = time.perf_counter_ns()
+        log_prob, output = (torch.cat(x, 1) for x in zip(*found, strict=True))
+        view = self._estimate(log_prob, output, batch)
+        self.spent_ns["forward"] += time.perf_counter_ns() - begin
+        return view
+
+    def _step(
+        self, batch: Batch, part: Pieces, prior: View | None, version: int
+    ) -> tuple[Tensor | None, View]:
+        """One optimizer step: the figures of COLUMNS, or None if something was not finite and nothing
+        moved."""
+        s, begin = self.settings, time.perf_counter_ns()
+        obs = self._observe(batch, part, batch.horizon + (prior is None))
+        steps = _minibatch(batch, part)
+        count = steps.kept.sum().clamp(min=1)
+        copied = time.perf_counter_ns()
+
+        logits, output = self._run(obs)
+        logits = logits[: batch.horizon]
+        log_prob, entropy = self.model.log_prob_entropy(logits, steps.action, steps.mask)
+        if prior is None:
+            with torch.no_grad():
+                view = self._estimate(log_prob.detach(), output.detach(), steps)
+                if self._fresh and not self._bf16:
+                    self._compare(logits, log_prob, batch, part, version)
+        else:
+            view = prior.take(part.index)
+        output = output[: batch.horizon]
+
+        advantage = normalize(view.advantage, steps.kept, count) if s.normalize_advantage else view.advantage
+        terms = Steps(log_prob, steps.behaviour, view.log_prob, advantage)
+        policy = kept_mean(self.correction.policy_loss(terms, s), steps.kept, count)
+        value = kept_mean(value_loss(output, view.target, view.output, s.value_clip), steps.kept, count)
+        entropy = kept_mean(entropy, steps.kept, count)
+        loss = policy + s.value_coef * value - self.entropy_coef * entropy
+        forward = time.perf_counter_ns()
+
+        loss.backward()
+        backward = time.perf_counter_ns()
+
+        loss = loss.detach()
+        norm = self.optimizer.step(loss, self.learning_rate)
+        row = None
+        if norm is not None:
+            with torch.no_grad():
+                kl = _k3(log_prob - steps.behaviour)
+                moved = _k3(log_prob - view.log_prob)
+                clipped = (ratio(log_prob - self.correction.anchor(terms)) - 1.0).abs() > s.clip
+                means = [kept_mean(x, steps.kept, count) for x in (kl, clipped.float(), moved)]
+                row = torch.stack([policy.detach(), value.detach(), entropy.detach(), loss, norm, *means])
+        spent = self.spent_ns
+        spent["copy"] += copied - begin
+        spent["forward"] += forward - copied
+        spent["backward"] += backward - forward
+        spent["optimizer"] += time.perf_counter_ns() - backward
+        return row, view
+
+    def _estimate(self, log_prob: Tensor, output: Tensor, steps: Batch | Minibatch) -> View:
+        """Targets and advantages from log_prob [T, m] and the value head's output [T+1, m]."""
+        segments = Segments(
+            self.values.denormalize(output), steps.rewards, steps.terminated, steps.truncated, steps.valid
+        )
+        target, advantage = self.correction.estimate(segments, log_prob - steps.behaviour, self.settings)
+        return View(log_prob, output[:-1], self.values.normalize(target), advantage)
+
+    def _observe(self, batch: Batch, part: Pieces, rows: int) -> Tensor:
+        shape = (rows, len(part.index), *batch.observations[0].shape[2:])
+        if self._buffer.numel() < math.prod(shape):
+            self._buffer = torch.empty(math.prod(shape), dtype=self._dtype, device=self.device)
+        return batch.observe(part.runs, rows, self._buffer[: math.prod(shape)].view(shape))
+
+    def _run(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._bf16):
+            return self._forward(obs)
+
+    def _compare(self, logits: Tensor, log_prob: Tensor, batch: Batch, part: Pieces, version: int) -> None:
+        """At lag 0 actor and learner hold the same weights, so their log-probabilities are the same but for
+        rounding: the largest difference, and what rounding explains."""
+        fresh = (batch.acting(part.index) == version) & batch.valid.index_select(1, part.index)
+        difference = (log_prob.detach() - batch.behaviour.index_select(1, part.index)).abs()
+        largest = torch.where(fresh, difference, 0.0).max()
+        self._audit["logprob_error_max"] = float(largest)
+        self._audit["logprob_tolerance"] = TOLERANCE_A_HEAD * self.program.heads + TOLERANCE_A_LOGIT * float(
+            logits.detach().abs().max()
+        )
+        self._fresh = False
+
+    @torch.no_grad()
+    def _audit_in_float32(self, batch: Batch, version: int) -> None:
+        """The comparison above for a few segments, others at each version, and how far bf16 is from
+        float32."""
+        size = min(batch.segments, max(1, AUDITED_STEPS // batch.horizon))
+        part = pieces(torch.tensor([version % (batch.segments // size)]), size)
+        shape = (batch.horizon, size, *batch.observations[0].shape[2:])
+        obs = batch.observe(part.runs, batch.horizon, torch.empty(shape, device=self.device))
+        action = batch.action.index_select(1, part.index)
+        mask = None if batch.mask is None else batch.mask.index_select(1, part.index)
+        exact, _ = self.model(obs)
+        exact_log_prob = self.model.log_prob(exact, action, mask)
+        rounded_log_prob = self.model.log_prob(self._run(obs.to(self._dtype))[0], action, mask)
+        valid = batch.valid.index_select(1, part.index)
+        gap = (rounded_log_prob - exact_log_prob).abs()
+        self._audit["precision_gap"] = float(kept_mean(gap, valid, valid.sum().clamp(min=1)))
+        self._compare(exact, exact_log_prob, batch, part, version)
+
+    @torch.no_grad()
+    def _settle(self, batch: Batch, whole: View) -> None:
+        """After a batch and before its version is published: running statistics move."""
+        if self.settings.normalize_value:
+            count = batch.kept.sum().clamp(min=1)
+            target = self.values.denormalize(whole.target)
+            moments = [float(kept_mean(x, batch.kept, count)) for x in (target, target.square())]
+            self.values.update(*moments, *(self._tensor(w) for w in self._value_layer.weights))
+        if self._normalizer is not None:
+            self.observations.update(batch.sample(OBSERVATION_ROWS).flatten(1))
+            for weight, statistic in zip(
+                self._normalizer.weights, self.observations.mean_and_inv_std(), strict=True
+            ):
+                self._tensor(weight).copy_(statistic)
+
+    def _tensor(self, weight: Weight) -> Tensor:
+        """Where the weight lies in the module."""
+        flat = self.model.flat_weights()
+        return flat[weight.offset : weight.offset + weight.count].view(weight.shape)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All but the weights; a copy."""
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "generator": self.generator.get_state(),
+            "values": self.values.state_dict(),
+            "observations": self.observations.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.generator.set_state(state["generator"])
+        self.values.load_state_dict(state["values"])
+        self.observations.load_state_dict(state["observations"])
+
+
+def _minibatch(batch: Batch, part: Pieces) -> Minibatch:
+    def take(x: Tensor) -> Tensor:
+        return x.index_select(1, part.index)
+
+    return Minibatch(
+        take(batch.action),
+        take(batch.behaviour),
+        take(batch.rewards),
+        take(batch.terminated),
+        take(batch.truncated),
+        take(batch.valid),
+        take(batch.kept),
+        None if batch.mask is None else take(batch.mask),
+    )
+
+
+def _joined(views: list[tuple[Tensor, View]]) -> View:
+    """The views of all minibatches, in the batch's order."""
+    order = torch.cat([index for index, _ in views]).argsort()
+    columns = zip(*(view for _, view in views), strict=True)
+    return View(*(torch.cat(column, 1).index_select(1, order) for column in columns))
+
+
+def _k3(log_ratio: Tensor) -> Tensor:
+    """(w - 1) - log w: its mean under mu estimates KL(mu || pi), without bias and never below 0 (J. Schulman,
+    Approximating KL Divergence, 2020)."""
+    return ratio(log_ratio) - 1.0 - log_ratio
+
+
+def _mean(rows: list[Tensor]) -> dict[str, float]:
+    means = torch.stack(rows).mean(0).tolist() if rows else [math.nan] * len(COLUMNS)
+    return dict(zip(COLUMNS, means, strict=True))
