@@ -255,10 +255,12 @@ static PyObject *bell_wait(PyObject *self, PyObject *args, PyObject *kwargs)
         return NULL;
     for (;;) {
         hr_woken woken;
-        Py_BEGIN_ALLOW_THREADS woken = hr_bell_sleep(bell, seen, deadline_ns);
+        Py_BEGIN_ALLOW_THREADS
+        woken = hr_bell_sleep(bell, seen, deadline_ns);
         Py_END_ALLOW_THREADS
-            /* A woken futex may be a spurious one: the bell itself decides. B1 pairs with B2. */
-            if (atomic_load_explicit(&bell->bell, memory_order_seq_cst) != seen) Py_RETURN_TRUE;
+        /* A woken futex may be a spurious one: the bell itself decides. B1 pairs with B2. */
+        if (atomic_load_explicit(&bell->bell, memory_order_seq_cst) != seen)
+            Py_RETURN_TRUE;
         if (woken == HR_TIMED_OUT)
             Py_RETURN_FALSE;
         if (PyErr_CheckSignals() != 0)

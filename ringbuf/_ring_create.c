@@ -121,8 +121,10 @@ static PyObject *format_ring(PyObject *module, PyObject *args)
     (void)module;
     if (!PyArg_ParseTuple(args, "iO&O&O&", &fd, to_plan, &plan, to_u32, &slots, to_run_id, run_id))
         return NULL;
-    Py_BEGIN_ALLOW_THREADS result = hr_ring_format(fd, &plan, slots, run_id, &huge, error, sizeof error);
-    Py_END_ALLOW_THREADS return result != 0 ? fail(error) : PyBool_FromLong(huge);
+    Py_BEGIN_ALLOW_THREADS
+    result = hr_ring_format(fd, &plan, slots, run_id, &huge, error, sizeof error);
+    Py_END_ALLOW_THREADS
+    return result != 0 ? fail(error) : PyBool_FromLong(huge);
 }
 
 static PyObject *weights_bytes(PyObject *module, PyObject *args)
@@ -155,10 +157,12 @@ static PyObject *format_weights(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "iO&O&y#O&O&O&", &fd, to_u64, &count, to_u32, &buffers, &program,
                           &program_bytes, to_u64, &snapshot_bytes, to_u32, &list_entries, to_run_id, run_id))
         return NULL;
-    Py_BEGIN_ALLOW_THREADS if (hr_weights_geometry(count, buffers, (uint64_t)program_bytes, snapshot_bytes,
-                                                   list_entries, &fixed, &total, error, sizeof error) == 0)
+    Py_BEGIN_ALLOW_THREADS
+    if (hr_weights_geometry(count, buffers, (uint64_t)program_bytes, snapshot_bytes, list_entries, &fixed,
+                            &total, error, sizeof error) == 0)
         result = hr_weights_format(fd, &fixed, total, program, run_id, &huge, error, sizeof error);
-    Py_END_ALLOW_THREADS return result != 0 ? fail(error) : PyBool_FromLong(huge);
+    Py_END_ALLOW_THREADS
+    return result != 0 ? fail(error) : PyBool_FromLong(huge);
 }
 
 static PyObject *control_bytes(PyObject *module, PyObject *unused)

@@ -44,10 +44,13 @@ static PyObject *ring_attach(PyObject *type, PyObject *args, PyObject *kwargs)
         return fail("the control block is closed");
     hr_ring r;
     int result;
-    Py_BEGIN_ALLOW_THREADS result = access == HR_ACCESS_PRODUCER
-                                        ? hr_ring_attach(&r, fd, &c->c, error, sizeof error)
-                                        : hr_ring_map(&r, fd, &c->c, (hr_access)access, error, sizeof error);
-    Py_END_ALLOW_THREADS if (result != 0) return fail(error);
+    Py_BEGIN_ALLOW_THREADS
+    result = access == HR_ACCESS_PRODUCER
+                 ? hr_ring_attach(&r, fd, &c->c, error, sizeof error)
+                 : hr_ring_map(&r, fd, &c->c, (hr_access)access, error, sizeof error);
+    Py_END_ALLOW_THREADS
+    if (result != 0)
+        return fail(error);
     allocfunc allocate = (allocfunc)PyType_GetSlot((PyTypeObject *)type, Py_tp_alloc);
     RingObject *ring = (RingObject *)allocate((PyTypeObject *)type, 0);
     if (ring == NULL) {
@@ -163,7 +166,8 @@ static PyObject *ring_books(PyObject *self, PyObject *unused)
               put(dict, "ready", b.ready) || put(dict, "leased", b.leased) || put(dict, "bad", b.set_aside) ||
               put(dict, "redelivered", b.redelivered) || put(dict, "epoch", b.epoch) ||
               put(dict, "pid", b.pid) || put(dict, "slots", ring->r.slots) ||
-              put(dict, "blocked_ns", b.blocked_ns) || put(dict, "first_commit_ns", b.first_commit_ns) ||
+              put(dict, "dropping", ring->r.plan.full != HR_BLOCK) || put(dict, "blocked_ns", b.blocked_ns) ||
+              put(dict, "first_commit_ns", b.first_commit_ns) ||
               put(dict, "last_commit_ns", b.last_commit_ns) || put(dict, "lease_ns", b.lease_ns) ||
               put(dict, "base_sequence", b.base_sequence) || put(dict, "base_version", b.base_version);
     Py_XDECREF(owner);
@@ -250,9 +254,11 @@ static PyMethodDef methods[] = {
      "Wakes the producer if it waits, e.g. after a publication."},
     {"claimable", ring_claimable, METH_NOARGS,
      "-> 'claimable', 'wait_credit', 'wait_full', 'wait_owner', 'skip', 'stopped' or 'exhausted'"},
-    {"wait", ring_wait, METH_VARARGS, "wait(seconds): until claimable() may say something else"},
+    {"wait", ring_wait, METH_VARARGS,
+     "wait(seconds) -> bool: until claimable() may say something else; False: the time is over"},
     {"wait_published", ring_wait_published, METH_VARARGS,
-     "wait_published(weights, seen, seconds): until another version than `seen` (None: none) is published"},
+     "wait_published(weights, seen, seconds) -> bool: until another version than `seen` (None: none) is "
+     "published"},
     {"announce", ring_announce, METH_VARARGS,
      "announce(weights) -> version to act with at least, None before version 0"},
     {"exact_version", ring_exact_version, METH_NOARGS, "-> version that the next sequence is acted with"},

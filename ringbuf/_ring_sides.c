@@ -31,8 +31,11 @@ PyObject *ring_wait(PyObject *self, PyObject *args)
     RingObject *ring = ring_as(self, AS_PRODUCER);
     if (ring == NULL || !PyArg_ParseTuple(args, "O", &seconds) || to_slice(seconds, &slice_ns) != 0)
         return NULL;
-    Py_BEGIN_ALLOW_THREADS hr_ring_wait(&ring->r, slice_ns);
-    Py_END_ALLOW_THREADS return PyErr_CheckSignals() != 0 ? NULL : Py_NewRef(Py_None);
+    int rung;
+    Py_BEGIN_ALLOW_THREADS
+    rung = hr_ring_wait(&ring->r, slice_ns);
+    Py_END_ALLOW_THREADS
+    return PyErr_CheckSignals() != 0 ? NULL : PyBool_FromLong(rung);
 }
 
 PyObject *ring_wait_published(PyObject *self, PyObject *args)
@@ -44,9 +47,11 @@ PyObject *ring_wait_published(PyObject *self, PyObject *args)
         !PyArg_ParseTuple(args, "O!OO", (PyTypeObject *)weights_type, &weights, &seen, &seconds) ||
         (seen != Py_None && !to_u64(seen, &version)) || to_slice(seconds, &slice_ns) != 0)
         return NULL;
-    Py_BEGIN_ALLOW_THREADS hr_ring_wait_published(&ring->r, &((WeightsObject *)weights)->w, version,
-                                                  slice_ns);
-    Py_END_ALLOW_THREADS return PyErr_CheckSignals() != 0 ? NULL : Py_NewRef(Py_None);
+    int rung;
+    Py_BEGIN_ALLOW_THREADS
+    rung = hr_ring_wait_published(&ring->r, &((WeightsObject *)weights)->w, version, slice_ns);
+    Py_END_ALLOW_THREADS
+    return PyErr_CheckSignals() != 0 ? NULL : PyBool_FromLong(rung);
 }
 
 PyObject *ring_announce(PyObject *self, PyObject *args)

@@ -22,8 +22,11 @@ static PyObject *weights_attach(PyObject *type, PyObject *args, PyObject *kwargs
     int result;
     if (access < 0)
         return NULL;
-    Py_BEGIN_ALLOW_THREADS result = hr_weights_map(&w, fd, (hr_weights_access)access, error, sizeof error);
-    Py_END_ALLOW_THREADS if (result != 0) return fail(error);
+    Py_BEGIN_ALLOW_THREADS
+    result = hr_weights_map(&w, fd, (hr_weights_access)access, error, sizeof error);
+    Py_END_ALLOW_THREADS
+    if (result != 0)
+        return fail(error);
     allocfunc allocate = (allocfunc)PyType_GetSlot((PyTypeObject *)type, Py_tp_alloc);
     WeightsObject *object = (WeightsObject *)allocate((PyTypeObject *)type, 0);
     if (object == NULL) {
@@ -137,10 +140,11 @@ static PyObject *publish(PyObject *self, PyObject *args, PyObject *kwargs)
             PyErr_Format(PyExc_ValueError, "version %llu, but %lld is published", (unsigned long long)version,
                          (long long)published);
         else {
-            Py_BEGIN_ALLOW_THREADS hr_weights_publish(w, version, view.buf,
-                                                      snapshot.len > 0 ? snapshot.buf : "",
-                                                      (uint64_t)snapshot.len, entries, n_entries, floor);
-            Py_END_ALLOW_THREADS result = Py_NewRef(Py_None);
+            Py_BEGIN_ALLOW_THREADS
+            hr_weights_publish(w, version, view.buf, snapshot.len > 0 ? snapshot.buf : "",
+                               (uint64_t)snapshot.len, entries, n_entries, floor);
+            Py_END_ALLOW_THREADS
+            result = Py_NewRef(Py_None);
         }
         PyBuffer_Release(&view);
     }
@@ -164,8 +168,10 @@ static PyObject *copy_into(PyObject *self, PyObject *args)
                      (unsigned long long)w->count, out.len);
     } else {
         int good;
-        Py_BEGIN_ALLOW_THREADS good = hr_weights_copy(w, version, out.buf);
-        Py_END_ALLOW_THREADS result = PyBool_FromLong(good);
+        Py_BEGIN_ALLOW_THREADS
+        good = hr_weights_copy(w, version, out.buf);
+        Py_END_ALLOW_THREADS
+        result = PyBool_FromLong(good);
     }
     PyBuffer_Release(&out);
     return result;

@@ -28,8 +28,7 @@ def field(slot: Lease | Claim, name: str) -> np.ndarray | None:
 
 
 def episodes(lease: Lease) -> np.ndarray:
-    """A copy of the records of episodes that ended in the slot: version, agent, length, ret, statistics
-    [n]."""
+    """A copy of the records of episodes that ended in the slot: version, agent, length, ret, statistics."""
     import numpy as np
 
     plan = lease.plan
@@ -41,8 +40,7 @@ def episodes(lease: Lease) -> np.ndarray:
 
 
 def weights(channel: Weights, version: int | None = None) -> tuple[int, np.ndarray]:
-    """The newest version, or `version`, as a copy. RingError: nothing published, not published yet,
-    overtaken."""
+    """The newest version, or `version`, as a copy. RingError if it is not published yet, or overtaken."""
     import numpy as np
 
     out = np.empty(channel.count, np.float32)
