@@ -12,6 +12,7 @@ import config
 from producers import cores, native, program
 
 SNAPSHOT_MARGIN_BYTES = 1 << 20
+OTHER_PROCESSES = 3  # in the process table: supervisor, learner, exporter
 
 
 class Missing(Exception):
@@ -77,8 +78,8 @@ def prepare(path: str, overrides: Sequence[str]) -> Prepared:
 class Segments:
     """The run's shared memory: control block, weights channel, one ring a producer.
 
-    Raises Missing if there is too little memory. `close` unlinks the names; processes that hold a descriptor
-    keep their memory until they end.
+    Raises Missing if there is too little memory, config.ConfigError if no memory would do. `close` unlinks
+    the names; processes that hold a descriptor keep their memory until they end.
     """
 
     def __init__(self, prepared: Prepared, run_id: uuid.UUID):
@@ -86,13 +87,12 @@ class Segments:
         import ringbuf
         from ringbuf import books, segments
 
-        self.unlink = segments.unlink
-        self._at_rest = books.at_rest
-        self.stop_reasons: Sequence[str] = ringbuf.STOP_REASONS
-        settings = prepared.config
-        slots = settings.ring.slots
+        settings, document = prepared.config, prepared.document
+        producers, slots = int(settings.producers.count), settings.ring.slots
+        room = ringbuf.MAX_PROCESSES - OTHER_PROCESSES
+        if producers > room:
+            raise document.error("producers.count", f"found {producers}; needs {room} or fewer")
         weights = prepared.program.count
-        plans = [_plan(prepared, ring) for ring in range(int(settings.producers.count))]
         channel: dict[str, Any] = {
             "count": weights,
             "buffers": max(3, settings.staleness.exact + 2),
@@ -101,11 +101,18 @@ class Segments:
             "snapshot_bytes": 4 * 4 * weights + SNAPSHOT_MARGIN_BYTES,
             "list_entries": settings.learner.batch_slots,
         }
-        self.payload_bytes = plans[0].payload_bytes
         sizes = {**channel, "program_bytes": len(channel["program"])}
         del sizes["program"]
-        self.total_bytes = ringbuf.control_bytes() + ringbuf.weights_bytes(**sizes)
-        self.total_bytes += sum(ringbuf.ring_bytes(one, slots) for one in plans)
+        try:
+            plans = [_plan(prepared, ring) for ring in range(producers)]
+            self.total_bytes = ringbuf.control_bytes() + ringbuf.weights_bytes(**sizes)
+            self.total_bytes += sum(ringbuf.ring_bytes(plan, slots) for plan in plans)
+        except (ValueError, ringbuf.RingError) as error:
+            slot = f"a slot of {settings.rollout.horizon} steps of {settings.producers.agents} agents"
+            raise document.error("rollout.horizon", f"{slot} is impossible: {error}") from None
+        self.unlink = segments.unlink
+        self._at_rest = books.at_rest
+        self.stop_reasons: Sequence[str] = ringbuf.STOP_REASONS
         parts = ["control", "weights", *(f"ring-{ring}" for ring in range(len(plans)))]
         self.names = [segments.name(run_id.bytes, part) for part in parts]
         try:
@@ -113,8 +120,8 @@ class Segments:
             self.control = segments.create_control(self.names[0], run_id.bytes)
             self.weights = segments.create_weights(self.names[1], run_id=run_id.bytes, **channel)
             self.rings = [
-                segments.create_ring(name, one, slots, run_id.bytes, self.control)
-                for name, one in zip(self.names[2:], plans, strict=True)
+                segments.create_ring(name, plan, slots, run_id.bytes, self.control)
+                for name, plan in zip(self.names[2:], plans, strict=True)
             ]
         except ringbuf.ResourceMissing as error:
             self.close()
