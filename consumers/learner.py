@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 
 import config as configuration
+from consumers.allocator import keep_freed_memory
 from consumers.batch import Batch
 from consumers.books import Books
 from consumers.checkpoint import Checkpoint, Writer
@@ -254,6 +255,7 @@ def main(arguments: Sequence[str]) -> int:
     if os.getppid() != args.parent:
         raise SystemExit("the supervisor is gone")
 
+    keep_freed_memory()
     config = configuration.load_resolved(args.dir / "config.resolved.yaml")
     control = Control.attach(args.control, args.process)
     control.pulse("starting", 0)

@@ -1,0 +1,243 @@
+"""How well a trained policy plays: `python -m consumers.evaluate RUN_DIR [--episodes N] [--render]`.
+
+Loads the newest checkpoint of a run and plays it in worlds whose seeds training never used, once sampling its
+actions as in training and once taking the likeliest. Every world plays the same number of episodes to
+their end: the first N to finish would be the shortest ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+import config as configuration
+from consumers import checkpoint
+from consumers.models import PolicyModel
+from producers.program import Program, ProgramError
+from sims.loader import EVALUATE, Simulator, SimulatorError, Worlds, load, world_seeds
+
+EXIT_USAGE = 2
+EXIT_CONFIG = 64
+EXIT_MISSING = 69
+RESOLVED = "config.resolved.yaml"
+FRAMES_PER_SECOND = 30.0
+HOME_AND_CLEAR = "\x1b[H\x1b[J"
+
+
+@dataclass(frozen=True)
+class Player:
+    """A trained policy and the simulator it plays."""
+
+    version: int
+    model: PolicyModel
+    simulator: Simulator
+    parameters: dict[str, Any]
+    seed: int  # of the run
+
+    @classmethod
+    def load(cls, run: Path) -> Player:
+        """From a run directory's newest checkpoint. Raises CheckpointError, SimulatorError, ProgramError,
+        configuration.ConfigError or OSError."""
+        config = configuration.load_resolved(run / RESOLVED)
+        saved = checkpoint.load(checkpoint.latest(run / "checkpoints"))
+        model = PolicyModel(Program.decode(bytes.fromhex(saved.state["program"]["encoded"])))
+        model.load_state_dict(saved.policy)
+        return cls(saved.version, model, load(config.sim.name), config.sim.parameters, config.run.seed)
+
+    def worlds(self, count: int) -> Worlds:
+        """Fresh ones, the same at each call."""
+        seeds = world_seeds(self.seed, count, domain=EVALUATE)
+        return self.simulator.create(count, self.parameters, seeds)
+
+    @torch.no_grad()
+    def act(self, worlds: Worlds, generator: torch.Generator | None) -> NDArray[np.int32]:
+        """Actions [B, heads] for the worlds' observations: sampled, or without a generator the likeliest."""
+        mask = None if worlds.mask is None else torch.from_numpy(worlds.mask).bool()
+        logits, _ = self.model(torch.from_numpy(worlds.obs))
+        if generator is None:
+            return self.model.mode(logits, mask).numpy()
+        return self.model.sample(logits, mask, generator).numpy()
+
+
+def evaluate(run: Path, *, episodes: int, worlds: int, seconds: float) -> dict[str, Any]:
+    """Plays at least `episodes` episodes of each policy in `worlds` worlds, rounded up to as many for
+    every world.
+
+    Returns what `summarize` gives for the sampled policy, with `argmax` as a further key of the same
+    shape, the `version` and the name of the score's `statistic`. What `seconds` of wall time do not
+    suffice for is counted as unfinished.
+    """
+    player = Player.load(run)
+    worlds = min(worlds, episodes)
+    each = math.ceil(episodes / worlds)
+    begin = time.monotonic()
+    generator = torch.Generator().manual_seed(player.seed)
+    sampled = play(player, worlds, each, generator, begin + seconds / 2)
+    argmax = play(player, worlds, each, None, begin + seconds)
+    facts = {"version": player.version, "statistic": player.simulator.score}
+    return facts | sampled | {"argmax": argmax}
+
+
+def play(
+    player: Player, count: int, each: int, generator: torch.Generator | None, until: float
+) -> dict[str, Any]:
+    """`each` episodes of every agent of `count` worlds to their end, or as far as `until`
+    (time.monotonic)."""
+    with player.worlds(count) as worlds:
+        worlds.reset()
+        finished = np.zeros(worlds.agents, np.int64)
+        scores: list[float] = []
+        lengths: list[int] = []
+        while finished.min() < each and time.monotonic() < until:
+            for episode in worlds.step(player.act(worlds, generator)):
+                if finished[episode["agent"]] < each:
+                    finished[episode["agent"]] += 1
+                    scores.append(float(episode["statistics"][player.simulator.score_index]))
+                    lengths.append(int(episode["length"]))
+        return summarize(scores, lengths, worlds.agents * each - len(scores))
+
+
+def summarize(scores: Sequence[float], lengths: Sequence[int], unfinished: int) -> dict[str, Any]:
+    """Number, mean, standard deviation and 95 % interval (Student's t) of the scores, and the mean length.
+    With `unfinished` episodes the mean is of the shorter ones."""
+    n = len(scores)
+    mean = statistics.fmean(scores) if n else None
+    sd = statistics.stdev(scores) if n > 1 else None
+    half = None if sd is None else student_t(n - 1) * sd / math.sqrt(n)
+    return {
+        "mean": mean,
+        "sd": sd,
+        "n": n,
+        "low": None if half is None else mean - half,
+        "high": None if half is None else mean + half,
+        "min": min(scores, default=None),
+        "max": max(scores, default=None),
+        "length": statistics.fmean(lengths) if n else None,
+        "unfinished": unfinished,
+    }
+
+
+def student_t(freedom: int) -> float:
+    """The 97.5 % quantile of Student's t: half the width of a 95 % interval in standard errors. By
+    bisection of the distribution function, which is a finite sum for whole degrees of freedom (Abramowitz
+    and Stegun 26.7.3-4)."""
+    low, high = 1.9, 13.0
+    while high - low > 1e-9:
+        middle = (low + high) / 2
+        low, high = (middle, high) if _within(middle, freedom) < 0.95 else (low, middle)
+    return high
+
+
+def _within(t: float, freedom: int) -> float:
+    """P(|T| < t)."""
+    theta = math.atan(t / math.sqrt(freedom))
+    cos2, odd = math.cos(theta) ** 2, freedom % 2
+    term = total = math.cos(theta) if odd else 1.0
+    for k in range(2 + odd, freedom - 1, 2):
+        term *= cos2 * (k - 1) / k
+        total += term
+    if odd:
+        return 2 / math.pi * (theta + (math.sin(theta) * total if freedom > 1 else 0.0))
+    return math.sin(theta) * total
+
+
+def render(player: Player, policy: torch.Generator | None, out: Any = sys.stdout) -> float:
+    """Plays one episode of one world in the terminal, at a speed to watch. Returns its score."""
+    with player.worlds(1) as worlds:
+        worlds.reset()
+        interactive = out.isatty()
+        frame = 0
+        while True:
+            begin = time.monotonic()
+            text = worlds.render_text(0).rstrip("\n")
+            out.write(f"{HOME_AND_CLEAR if interactive else ''}{text}\nstep {frame}\n")
+            out.flush()
+            ended = worlds.step(player.act(worlds, policy))
+            if len(ended):
+                return float(ended[0]["statistics"][player.simulator.score_index])
+            frame += 1
+            if interactive:
+                time.sleep(max(0.0, 1 / FRAMES_PER_SECOND - (time.monotonic() - begin)))
+
+
+def table(result: dict[str, Any]) -> str:
+    """The result for a terminal."""
+
+    def cell(value: float | None) -> str:
+        return "-" if value is None else f"{value:.2f}"
+
+    lines = [
+        f"version {result['version']}, {result['statistic']}",
+        f"{'policy':8} {'episodes':>8} {'mean':>9} {'sd':>9}  95 %",
+    ]
+    for name, one in (("sampled", result), ("argmax", result["argmax"])):
+        row = f"{name:8} {one['n']:8} {cell(one['mean']):>9} {cell(one['sd']):>9}"
+        lines.append(f"{row}  {cell(one['low'])} to {cell(one['high'])}")
+        if one["unfinished"]:
+            lines.append(
+                f"  {one['unfinished']} episodes did not finish in time: the figures are of the shorter ones"
+            )
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m consumers.evaluate", description="Plays the newest checkpoint of a run."
+    )
+    parser.add_argument("run", type=Path, help="run directory, e.g. runs/breakout")
+    parser.add_argument("--episodes", type=int, help="of each policy; default: evaluate.episodes of the run")
+    parser.add_argument(
+        "--seconds", type=float, help="deadline for both; default: evaluate.seconds of the run"
+    )
+    parser.add_argument("--render", action="store_true", help="show one episode in the terminal instead")
+    parser.add_argument("--argmax", action="store_true", help="with --render: take the likeliest action")
+    parser.add_argument("--json", type=Path, help="also write the result to this file")
+    args = parser.parse_args(arguments)
+    resolved = args.run / RESOLVED
+    if not resolved.is_file():
+        print(f"evaluate: {resolved}: no such file; needs the directory of a run", file=sys.stderr)
+        return EXIT_USAGE
+    try:
+        settings = configuration.load_resolved(resolved).evaluate
+        if args.render:
+            player = Player.load(args.run)
+            policy = None if args.argmax else torch.Generator().manual_seed(player.seed)
+            print(f"{player.simulator.score}: {render(player, policy):g}")
+            return 0
+        result = evaluate(
+            args.run,
+            episodes=args.episodes or settings.episodes,
+            worlds=settings.worlds,
+            seconds=args.seconds or settings.seconds,
+        )
+    except configuration.ConfigError as error:
+        print(error, file=sys.stderr)
+        return EXIT_CONFIG
+    except (checkpoint.CheckpointError, SimulatorError, ProgramError) as error:
+        print(f"evaluate: {error}", file=sys.stderr)
+        return EXIT_MISSING
+    except KeyboardInterrupt:
+        return 130
+    if args.json is not None:
+        new = args.json.with_name(f".{args.json.name}.new")
+        new.write_text(json.dumps(result, indent=1) + "\n")
+        os.replace(new, args.json)
+    print(table(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
