@@ -1,8 +1,9 @@
 /* Runs a policy program (policy.h): lays out its buffers and weights and walks its steps.
  *
- * The agents pass in blocks of rows, each through all steps, so that activations stay in cache. Where the packed
- * weights would not stay in L2 beside them, one block holds all agents instead: then each panel of weights is read
- * from memory once a step (policy_linear.c has panels outermost). Which of the two does not show in the results. */
+ * The agents pass in blocks of rows, each through all steps, so that activations stay in cache. Where the
+ * packed weights would not stay in L2 beside them, one block holds all agents instead: then each panel of
+ * weights is read from memory once a step (policy_linear.c has panels outermost). Which of the two does not
+ * show in the results. */
 #include "policy.h"
 
 #include <stdio.h>
@@ -16,7 +17,8 @@
 #include "policy_sample.h"
 
 enum { ROW_UNIT = 48, BLOCK_BYTES = 256 * 1024, L2_BYTES_UNKNOWN = 1024 * 1024, ALIGNMENT = 64 };
-_Static_assert(ROW_UNIT % LINEAR_ROWS == 0 && ROW_UNIT % SAMPLE_ROWS == 0, "tiles and groups never leave a block");
+_Static_assert(ROW_UNIT % LINEAR_ROWS == 0 && ROW_UNIT % SAMPLE_ROWS == 0,
+               "tiles and groups never leave a block");
 
 /* A buffer's rows of the block at hand. */
 typedef struct view {
@@ -89,7 +91,8 @@ static bool allocate(hr_policy *p) {
     return true;
 }
 
-hr_policy *hr_policy_create(const void *program, uint64_t bytes, uint32_t agents, char *error, size_t capacity) {
+hr_policy *hr_policy_create(const void *program, uint64_t bytes, uint32_t agents, char *error,
+                            size_t capacity) {
     hr_policy *p = calloc(1, sizeof *p);
     if (p != NULL && agents > 0) {
         p->agents = agents;
@@ -150,10 +153,12 @@ static void convert(const void *from, uint32_t dtype, float *to, size_t n) {
     }
 }
 
-static void cast_affine(const hr_policy *p, const program_step *s, const float *packed, const uint8_t *obs, size_t n) {
+static void cast_affine(const hr_policy *p, const program_step *s, const float *packed, const uint8_t *obs,
+                        size_t n) {
     size_t width = p->plan.width[s->output];
     uint32_t dtype = p->plan.buffer[s->input[0]].dtype;
-    float scale = s->op->real[HR_CAST_SCALE], offset = s->op->real[HR_CAST_OFFSET], clip = s->op->real[HR_CAST_CLIP];
+    float scale = s->op->real[HR_CAST_SCALE], offset = s->op->real[HR_CAST_OFFSET],
+          clip = s->op->real[HR_CAST_CLIP];
     view out = p->own[s->output];
     for (size_t r = 0; r < n; r++) {
         float *y = out.data + r * out.stride;
@@ -181,10 +186,11 @@ static void elementwise(const program_step *s, view a, view b, view out, size_t 
 
 static void copy_columns(view from, size_t from_column, view to, size_t to_column, size_t width, size_t n) {
     for (size_t r = 0; r < n; r++)
-        memcpy(to.data + r * to.stride + to_column, from.data + r * from.stride + from_column, width * sizeof(float));
+        memcpy(to.data + r * to.stride + to_column, from.data + r * from.stride + from_column,
+               width * sizeof(float));
 }
 
-/* All steps on `n` rows. Whole tiles are computed: what stands in the rows behind n is old and goes nowhere. */
+/* All steps on `n` rows, in whole tiles: what stands in the rows behind n is old and goes nowhere. */
 static void run_block(hr_policy *p, const uint8_t *obs, size_t n) {
     const program_plan *plan = &p->plan;
     for (uint32_t i = 0; i < plan->n_steps; i++) {
@@ -208,8 +214,8 @@ static void run_block(hr_policy *p, const uint8_t *obs, size_t n) {
             }
             break;
         case HR_OP_LINEAR:
-            linear_rows(x.data, x.stride, p->packed[i], in, width, out.data, out.stride, round_up(n, LINEAR_ROWS),
-                        s->activation);
+            linear_rows(x.data, x.stride, p->packed[i], in, width, out.data, out.stride,
+                        round_up(n, LINEAR_ROWS), s->activation);
             break;
         case HR_OP_ACTIVATION:
             activation_rows(x.data, x.stride, out.data, out.stride, round_up(width, 16), n, s->activation);
@@ -228,8 +234,9 @@ static size_t block_size(const hr_policy *p, size_t first) {
     return p->agents - first < p->block_rows ? p->agents - first : p->block_rows;
 }
 
-void hr_policy_act(hr_policy *p, const void *obs, const uint8_t *mask, float *state, const uint8_t *reset_before,
-                   uint64_t noise_key, uint64_t first_agent, uint64_t step, int argmax, void *actions, float *logprob) {
+void hr_policy_act(hr_policy *p, const void *obs, const uint8_t *mask, float *state,
+                   const uint8_t *reset_before, uint64_t noise_key, uint64_t first_agent, uint64_t step,
+                   int argmax, void *actions, float *logprob) {
     (void)state; /* programs with recurrent operations are refused by create */
     (void)reset_before;
     const hr_program *head = p->plan.head;
@@ -242,14 +249,15 @@ void hr_policy_act(hr_policy *p, const void *obs, const uint8_t *mask, float *st
             size_t row = first + r;
             uint32_t rows = (uint32_t)(n - r < SAMPLE_ROWS ? n - r : SAMPLE_ROWS);
             sample_rows(logits.data + r * logits.stride, logits.stride,
-                        mask != NULL && p->plan.masked ? mask + row * head->logits : NULL, head->logits, head->choices,
-                        head->heads, rows, noise_key, first_agent + row, step, argmax, p->scratch,
-                        (int32_t *)actions + row * head->heads, logprob + row);
+                        mask != NULL && p->plan.masked ? mask + row * head->logits : NULL, head->logits,
+                        head->choices, head->heads, rows, noise_key, first_agent + row, step, argmax,
+                        p->scratch, (int32_t *)actions + row * head->heads, logprob + row);
         }
     }
 }
 
-void hr_policy_logits(hr_policy *p, const void *obs, float *state, const uint8_t *reset_before, float *logits) {
+void hr_policy_logits(hr_policy *p, const void *obs, float *state, const uint8_t *reset_before,
+                      float *logits) {
     (void)state;
     (void)reset_before;
     size_t n, width = p->plan.head->logits;

@@ -1,8 +1,8 @@
 /* The policy in C: runs a policy program (program.h) over the observations of a producer's agents.
  *
- * Every row is computed by the same operations in the same order wherever it stands and however many rows there
- * are, so an agent's actions do not depend on how agents are split over producers: bit for bit on one machine.
- * A NaN in an observation or weight gives a NaN log-probability and a valid action. */
+ * Every row is computed by the same operations in the same order wherever it stands and however many rows
+ * there are, so an agent's actions do not depend on how agents are split over producers: bit for bit on one
+ * machine. A NaN in an observation or weight gives a NaN log-probability and a valid action. */
 #ifndef HEADRACE_POLICY_H
 #define HEADRACE_POLICY_H
 
@@ -17,9 +17,10 @@ typedef struct hr_policy hr_policy;
 
 #pragma GCC visibility push(default)
 
-/* Reads the encoded program and allocates all that `agents` rows need. NULL with one line in `error` if the program
- * is damaged, or of another version, or uses an operation that this policy does not run. */
-hr_policy *hr_policy_create(const void *program, uint64_t bytes, uint32_t agents, char *error, size_t capacity);
+/* Reads the encoded program and allocates all that `agents` rows need. NULL with one line in `error` if the
+ * program is damaged, or of another version, or uses an operation that this policy does not run. */
+hr_policy *hr_policy_create(const void *program, uint64_t bytes, uint32_t agents, char *error,
+                            size_t capacity);
 void hr_policy_destroy(hr_policy *policy);
 
 /* Float32 values of the flat vector; recurrent floats an agent; action heads; logits; bytes allocated. */
@@ -40,12 +41,14 @@ void hr_policy_load(hr_policy *policy, const float *flat);
  *   argmax        1: the likeliest choice of each head (the first of equals), 0: a sample
  *   actions       [agents, heads] out, int32
  *   logprob       [agents] out: log-probability of the actions, summed over the heads
- * The noise is a pure function of (noise_key, first_agent + row, step, head): see policy_sample.h. step < 2^62. */
-void hr_policy_act(hr_policy *policy, const void *obs, const uint8_t *mask, float *state, const uint8_t *reset_before,
-                   uint64_t noise_key, uint64_t first_agent, uint64_t step, int argmax, void *actions, float *logprob);
+ * The noise is a pure function of (noise_key, first_agent + row, step, head); step < 2^62. */
+void hr_policy_act(hr_policy *policy, const void *obs, const uint8_t *mask, float *state,
+                   const uint8_t *reset_before, uint64_t noise_key, uint64_t first_agent, uint64_t step,
+                   int argmax, void *actions, float *logprob);
 
 /* The logits [agents, logits] before masking, for tests and evaluation; otherwise as hr_policy_act. */
-void hr_policy_logits(hr_policy *policy, const void *obs, float *state, const uint8_t *reset_before, float *logits);
+void hr_policy_logits(hr_policy *policy, const void *obs, float *state, const uint8_t *reset_before,
+                      float *logits);
 
 #pragma GCC visibility pop
 

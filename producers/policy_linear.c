@@ -1,9 +1,10 @@
 /* The linear kernel (policy_linear.h): an outer-product loop over tiles of rows x columns held in registers.
  *
- * A tile keeps TILE_ROWS x panel columns sums in vector registers; each k loads the panel's few weight vectors and
- * broadcasts one x a row. Panels are outermost, so that one panel stays in cache while all rows of the block pass;
- * where `in` is long, k runs in chunks that keep a panel's part within PANEL_BYTES, and the sums wait in y meanwhile
- * (storing a float32 does not change it, so the chunks do not show in the result). */
+ * A tile keeps TILE_ROWS x panel columns sums in vector registers; each k loads the panel's few weight
+ * vectors and broadcasts one x a row. Panels are outermost, so that one panel stays in cache while all rows
+ * of the block pass; where `in` is long, k runs in chunks that keep a panel's part within PANEL_BYTES, and
+ * the sums wait in y meanwhile (storing a float32 does not change it, so the chunks do not show in the
+ * result). */
 #include "policy_linear.h"
 
 #include <string.h>
@@ -53,8 +54,8 @@ HR_INLINE hr_vec activate(hr_vec x, uint32_t activation) {
     }
 }
 
-HR_INLINE void activate_rows(const float *x, size_t x_stride, float *y, size_t y_stride, size_t width, size_t rows,
-                             uint32_t activation) {
+HR_INLINE void activate_rows(const float *x, size_t x_stride, float *y, size_t y_stride, size_t width,
+                             size_t rows, uint32_t activation) {
     for (size_t r = 0; r < rows; r++)
         for (size_t c = 0; c < width; c += HR_LANES)
             vec_store(y + r * y_stride + c, activate(vec_load(x + r * x_stride + c), activation));
@@ -72,10 +73,10 @@ void activation_rows(const float *x, size_t x_stride, float *y, size_t y_stride,
     }
 }
 
-/* One tile, `vectors` x `rows` sums; both are constants wherever it is inlined. `start`: [columns] bias, or NULL to
- * go on from the sums in y. */
-HR_INLINE void tile(int vectors, int rows, const float *x, size_t x_stride, const float *panel, const float *start,
-                    size_t in, float *y, size_t y_stride, int relu) {
+/* One tile, `vectors` x `rows` sums; both are constants wherever it is inlined. `start`: [columns] bias, or
+ * NULL to go on from the sums in y. */
+HR_INLINE void tile(int vectors, int rows, const float *x, size_t x_stride, const float *panel,
+                    const float *start, size_t in, float *y, size_t y_stride, int relu) {
     hr_vec sum[LINEAR_ROWS][PANEL_VECTORS];
 #pragma GCC unroll 12
     for (int r = 0; r < rows; r++)
@@ -101,8 +102,8 @@ HR_INLINE void tile(int vectors, int rows, const float *x, size_t x_stride, cons
             vec_store(y + r * y_stride + v * HR_LANES, relu ? vec_relu(sum[r][v]) : sum[r][v]);
 }
 
-/* All rows through one panel of `vectors` vectors. Narrow panels take more rows a tile: enough independent sums to
- * hide the latency of an addition. */
+/* All rows through one panel of `vectors` vectors. Narrow panels take more rows a tile: enough independent
+ * sums to hide the latency of an addition. */
 HR_INLINE void panel_rows(int vectors, const float *x, size_t x_stride, const float *panel, const float *bias,
                           size_t in, float *y, size_t y_stride, size_t rows, uint32_t activation) {
     const int tile_rows = 2 * vectors <= PANEL_VECTORS ? LINEAR_ROWS : TILE_ROWS;
@@ -132,11 +133,18 @@ void linear_rows(const float *x, size_t x_stride, const float *packed, size_t in
         const float *panel = packed + first * in;
 #if HR_LANES == 16 /* narrower machines' panels divide the padded columns */
         switch ((padded - first) / HR_LANES) {
-        case 1: panel_rows(1, x, x_stride, panel, bias + first, in, y + first, y_stride, rows, activation); continue;
-        case 2: panel_rows(2, x, x_stride, panel, bias + first, in, y + first, y_stride, rows, activation); continue;
-        case 3: panel_rows(3, x, x_stride, panel, bias + first, in, y + first, y_stride, rows, activation); continue;
+        case 1:
+            panel_rows(1, x, x_stride, panel, bias + first, in, y + first, y_stride, rows, activation);
+            continue;
+        case 2:
+            panel_rows(2, x, x_stride, panel, bias + first, in, y + first, y_stride, rows, activation);
+            continue;
+        case 3:
+            panel_rows(3, x, x_stride, panel, bias + first, in, y + first, y_stride, rows, activation);
+            continue;
         }
 #endif
-        panel_rows(PANEL_VECTORS, x, x_stride, panel, bias + first, in, y + first, y_stride, rows, activation);
+        panel_rows(PANEL_VECTORS, x, x_stride, panel, bias + first, in, y + first, y_stride, rows,
+                   activation);
     }
 }

@@ -11,14 +11,14 @@
  * linear_padded_columns(out) floats: whole tiles are computed, and what is in excess is garbage or zero. */
 #define LINEAR_ROWS 12u
 
-/* W [out, in] in torch's layout becomes panels of a few vectors' columns: for each panel [in][columns], zero-padded,
- * and behind the panels the padded bias. */
+/* W [out, in] in torch's layout becomes panels of a few vectors' columns: for each panel [in][columns],
+ * zero-padded, and behind the panels the padded bias. */
 size_t linear_padded_columns(size_t out);
 size_t linear_packed_floats(size_t in, size_t out);
 void linear_pack(const float *weight, const float *bias, size_t in, size_t out, float *packed);
 
-/* `activation`: hr_activation, 0 = none. Every element is bias, then + x[k] * W[., k] for k ascending, in float32
- * with fused multiply-adds where the machine has them, whatever row and tile it is in. */
+/* `activation`: hr_activation, 0 = none. Every element is bias, then + x[k] * W[., k] for k ascending, in
+ * float32 with fused multiply-adds where the machine has them, whatever row and tile it is in. */
 void linear_rows(const float *x, size_t x_stride, const float *packed, size_t in, size_t out, float *y,
                  size_t y_stride, size_t rows, uint32_t activation);
 

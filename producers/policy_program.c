@@ -1,4 +1,5 @@
-/* Reads a policy program (policy_program.h). Nothing in the encoding is trusted: it comes from shared memory. */
+/* Reads a policy program (policy_program.h). The encoding comes from shared memory: nothing in it is trusted.
+ */
 #include "policy_program.h"
 
 #include <stdarg.h>
@@ -43,10 +44,25 @@ size_t program_dtype_bytes(uint32_t dtype) {
 }
 
 static const char *kind_name(uint32_t kind) {
-    static const char *const names[] = {"?",          "cast_affine", "slice",      "reshape", "linear", "conv2d",
-                                        "multihot_conv2d", "embedding", "add",     "mul",     "activation",
-                                        "layer_norm", "lstm",        "mingru",     "concat",  "mask",   "head"};
-    return kind < sizeof names / sizeof *names ? names[kind] : names[0];
+    static const char *const names[] = {
+        [HR_OP_CAST_AFFINE] = "cast_affine",
+        [HR_OP_SLICE] = "slice",
+        [HR_OP_RESHAPE] = "reshape",
+        [HR_OP_LINEAR] = "linear",
+        [HR_OP_CONV2D] = "conv2d",
+        [HR_OP_MULTIHOT_CONV2D] = "multihot_conv2d",
+        [HR_OP_EMBEDDING] = "embedding",
+        [HR_OP_ADD] = "add",
+        [HR_OP_MUL] = "mul",
+        [HR_OP_ACTIVATION] = "activation",
+        [HR_OP_LAYER_NORM] = "layer_norm",
+        [HR_OP_LSTM] = "lstm",
+        [HR_OP_MINGRU] = "mingru",
+        [HR_OP_CONCAT] = "concat",
+        [HR_OP_MASK] = "mask",
+        [HR_OP_HEAD] = "head",
+    };
+    return kind >= 1 && kind < sizeof names / sizeof *names ? names[kind] : "unknown";
 }
 
 static bool read_header(reader *r, uint64_t bytes) {
@@ -63,12 +79,14 @@ static bool read_header(reader *r, uint64_t bytes) {
                     (unsigned long long)need);
     if (h->obs >= h->buffers || h->action >= h->buffers || (h->mask != HR_NO_BUFFER && h->mask >= h->buffers))
         return fail(r, "damaged: no such buffer");
-    if (h->heads < 1 || h->heads > HR_PROGRAM_HEADS) return fail(r, "%u heads, 1 to %d can be", h->heads, HR_PROGRAM_HEADS);
+    if (h->heads < 1 || h->heads > HR_PROGRAM_HEADS)
+        return fail(r, "%u heads, 1 to %d can be", h->heads, HR_PROGRAM_HEADS);
     if (h->continuous) return fail(r, "the gaussian head is not implemented in this policy");
     if (h->state_width) return fail(r, "recurrent operations are not implemented in this policy");
     uint64_t logits = 0;
     for (uint32_t i = 0; i < h->heads; i++) {
-        if (h->choices[i] < 1 || h->choices[i] > COUNT_MAX) return fail(r, "head %u has %d choices", i, h->choices[i]);
+        if (h->choices[i] < 1 || h->choices[i] > COUNT_MAX)
+            return fail(r, "head %u has %d choices", i, h->choices[i]);
         logits += (uint64_t)h->choices[i];
     }
     if (logits != h->logits) return fail(r, "damaged: %u logits, the heads have another number", h->logits);
@@ -82,7 +100,8 @@ static bool read_buffers(reader *r) {
             return fail(r, "damaged: buffer %u", b);
         for (uint32_t d = 0; d < r->buffer[b].dims; d++) {
             width *= r->buffer[b].shape[d];
-            if (width < 1 || width > WIDTH_MAX) return fail(r, "damaged: buffer %u has a width out of range", b);
+            if (width < 1 || width > WIDTH_MAX)
+                return fail(r, "damaged: buffer %u has a width out of range", b);
         }
         r->plan->width[b] = width;
     }
@@ -99,7 +118,8 @@ static bool read_weights(reader *r) {
             count *= r->weight[w].shape[d];
             if (count > UINT32_MAX) return fail(r, "damaged: weight %u", w);
         }
-        if (r->weight[w].offset != next || r->weight[w].count != count) return fail(r, "damaged: weight %u", w);
+        if (r->weight[w].offset != next || r->weight[w].count != count)
+            return fail(r, "damaged: weight %u", w);
         next += count;
     }
     if (next != r->head->count) return fail(r, "damaged: %llu weights", (unsigned long long)r->head->count);
@@ -135,9 +155,8 @@ static bool check_op(reader *r, const hr_op *op, const uint32_t *input) {
     bool good = true;
     switch (op->kind) {
     case HR_OP_CAST_AFFINE:
-        good = input[0] == r->head->obs && out == in;
-        if (op->integer[HR_CAST_PER_FEATURE])
-            good = good && op->n_weights == 2 && weight_is(w, 1, in, 0) && weight_is(w + 1, 1, in, 0);
+        good = out == in && op->n_weights == (op->integer[HR_CAST_PER_FEATURE] ? 2u : 0u);
+        if (good && op->n_weights > 0) good = weight_is(w, 1, in, 0) && weight_is(w + 1, 1, in, 0);
         break;
     case HR_OP_SLICE: {
         int64_t start = op->integer[HR_SLICE_START];
@@ -146,7 +165,8 @@ static bool check_op(reader *r, const hr_op *op, const uint32_t *input) {
     }
     case HR_OP_LINEAR: {
         uint32_t bias = op->integer[HR_LINEAR_BIAS] != 0;
-        good = op->n_weights == 1 + bias && weight_is(w, 2, out, in) && (!bias || weight_is(w + 1, 1, out, 0));
+        good =
+            op->n_weights == 1 + bias && weight_is(w, 2, out, in) && (!bias || weight_is(w + 1, 1, out, 0));
         break;
     }
     case HR_OP_ACTIVATION: {
@@ -171,7 +191,9 @@ static bool check_op(reader *r, const hr_op *op, const uint32_t *input) {
     return good || fail(r, "%s does not fit its buffers or weights", kind_name(op->kind));
 }
 
-static bool is_source(const reader *r, uint32_t buffer) { return buffer == r->head->obs || buffer == r->head->mask; }
+static bool is_source(const reader *r, uint32_t buffer) {
+    return buffer == r->head->obs || buffer == r->head->mask;
+}
 
 /* References of the operation: in range, inputs written before, output written once. */
 static bool check_references(reader *r, const hr_op *op) {
@@ -189,7 +211,8 @@ static bool check_references(reader *r, const hr_op *op) {
         uint32_t b = r->input[op->first_input + i];
         if (b >= h->buffers || (!is_source(r, b) && !r->producer[b]))
             return fail(r, "%s reads buffer %u, which no operation of the actor wrote", name, b);
-        if ((b == h->obs) != (op->kind == HR_OP_CAST_AFFINE) || (b == h->mask) != (op->kind == HR_OP_MASK && i == 1))
+        if ((b == h->obs) != (op->kind == HR_OP_CAST_AFFINE) ||
+            (b == h->mask) != (op->kind == HR_OP_MASK && i == 1))
             return fail(r, "%s reads observation or mask, which only cast_affine and mask do", name);
         r->readers[b]++;
     }
@@ -205,8 +228,8 @@ static bool read_ops(reader *r) {
         if (!check_references(r, op)) return false;
         const uint32_t *input = r->input + op->first_input;
         program_step *s = plan->step + plan->n_steps++;
-        *s = (program_step){.kind = op->kind, .output = op->output, .n_inputs = op->n_inputs, .input = input, .op = op,
-                            .weight = r->weight + op->first_weight};
+        *s = (program_step){op->kind, 0, op->output, op->n_inputs, input, op, r->weight + op->first_weight,
+                            false};
         if (op->kind == HR_OP_ACTIVATION) s->activation = (uint32_t)op->integer[HR_ACTIVATION_FUNCTION];
         r->producer[op->output] = plan->n_steps;
         if (op->kind != HR_OP_HEAD) continue;
@@ -230,7 +253,8 @@ static bool fuse(reader *r) {
         program_step s = plan->step[i];
         if (s.kind == HR_OP_HEAD) continue;
         if (s.kind == HR_OP_MASK) {
-            if (r->readers[s.output] != 1 || !plan->masked) return fail(r, "only the head can read the mask's output");
+            if (r->readers[s.output] != 1 || !plan->masked)
+                return fail(r, "only the head can read the mask's output");
             continue;
         }
         uint32_t producer = s.kind == HR_OP_ACTIVATION ? r->producer[s.input[0]] : 0;
@@ -250,8 +274,8 @@ static bool fuse(reader *r) {
     return true;
 }
 
-/* A cast that changes nothing costs nothing, where all readers stay within the width: rows of the simulator's array
- * lie without padding. */
+/* A cast that changes nothing costs nothing, where all readers stay within the width: rows of the simulator's
+ * array lie without padding. */
 static void find_aliases(reader *r) {
     program_plan *plan = r->plan;
     for (uint32_t i = 0; i < plan->n_steps; i++) {
@@ -279,7 +303,8 @@ bool program_read(program_plan *plan, const void *program, uint64_t bytes, char 
     r.head = &head;
     if (!read_header(&r, bytes)) return false;
 
-    size_t words = (size_t)head.buffers * 2, tables = head.buffers * sizeof(size_t) + head.ops * sizeof(program_step);
+    size_t words = (size_t)head.buffers * 2,
+           tables = head.buffers * sizeof(size_t) + head.ops * sizeof(program_step);
     plan->memory = calloc(1, head.bytes + 64 + tables + words * sizeof(uint32_t));
     if (plan->memory == NULL) return fail(&r, "no memory");
     plan->width = plan->memory;

@@ -1,4 +1,5 @@
-/* The policy program as the actor runs it: a checked copy of the encoding and the steps that actions depend on. */
+/* The policy program as the actor runs it: a checked copy of the encoding and the steps that actions depend
+ * on. */
 #ifndef HEADRACE_POLICY_PROGRAM_H
 #define HEADRACE_POLICY_PROGRAM_H
 
@@ -8,8 +9,8 @@
 
 #include "program.h"
 
-/* One operation of the actor. An activation right behind a linear operation is fused into it, and a mask into the
- * head, which is no step: program_plan names its logits. */
+/* One operation of the actor. An activation right behind a linear operation is fused into it, and a mask into
+ * the head, which is no step: program_plan names its logits. */
 typedef struct program_step {
     uint32_t kind;       /* hr_op_kind */
     uint32_t activation; /* hr_activation or 0 */

@@ -8,7 +8,8 @@
 enum { GROUP_VECTORS = (int)SAMPLE_ROWS / HR_LANES };
 _Static_assert(SAMPLE_ROWS % HR_LANES == 0, "groups are whole vectors");
 
-void noise_block(uint64_t key, uint64_t first_agent, uint64_t step, uint32_t block, uint32_t word[4][SAMPLE_ROWS]) {
+void noise_block(uint64_t key, uint64_t first_agent, uint64_t step, uint32_t block,
+                 uint32_t word[4][SAMPLE_ROWS]) {
     uint32_t key0 = (uint32_t)key, key1 = (uint32_t)(key >> 32);
     for (uint32_t i = 0; i < SAMPLE_ROWS; i++) {
         word[0][i] = (uint32_t)(first_agent + i);
@@ -29,8 +30,8 @@ void noise_block(uint64_t key, uint64_t first_agent, uint64_t step, uint32_t blo
     }
 }
 
-/* One head of one vector of rows. `logit` and `weight` [choices][SAMPLE_ROWS], of which these are HR_LANES columns;
- * `weight` is scratch. Adds the log-probability of the choice to `logprob`. */
+/* One head of one vector of rows. `logit` and `weight` [choices][SAMPLE_ROWS], of which these are HR_LANES
+ * columns; `weight` is scratch. Adds the log-probability of the choice to `logprob`. */
 HR_INLINE hr_ivec choose(const float *logit, float *weight, int32_t choices, hr_vec uniform, int argmax,
                          hr_vec *logprob) {
     hr_vec largest = vec_load(logit), total = {0}, taken = {0};
@@ -63,19 +64,20 @@ HR_INLINE hr_ivec choose(const float *logit, float *weight, int32_t choices, hr_
 }
 
 /* One head's logits, a row a column, with -infinity where masked. */
-static void transpose(const float *logits, size_t stride, const uint8_t *mask, size_t mask_stride, int32_t choices,
-                      uint32_t rows, float *out) {
+static void transpose(const float *logits, size_t stride, const uint8_t *mask, size_t mask_stride,
+                      int32_t choices, uint32_t rows, float *out) {
     for (int32_t c = 0; c < choices; c++)
-        for (uint32_t r = 0; r < SAMPLE_ROWS; r++) out[(size_t)c * SAMPLE_ROWS + r] = logits[r * stride + (size_t)c];
+        for (uint32_t r = 0; r < SAMPLE_ROWS; r++)
+            out[(size_t)c * SAMPLE_ROWS + r] = logits[r * stride + (size_t)c];
     if (mask == NULL) return;
     for (uint32_t r = 0; r < rows; r++)
         for (int32_t c = 0; c < choices; c++)
             if (!mask[r * mask_stride + (size_t)c]) out[(size_t)c * SAMPLE_ROWS + r] = -__builtin_inff();
 }
 
-void sample_rows(const float *logits, size_t stride, const uint8_t *mask, size_t mask_stride, const int32_t *choices,
-                 uint32_t heads, uint32_t rows, uint64_t key, uint64_t first_agent, uint64_t step, int argmax,
-                 float *scratch, int32_t *actions, float *logprob) {
+void sample_rows(const float *logits, size_t stride, const uint8_t *mask, size_t mask_stride,
+                 const int32_t *choices, uint32_t heads, uint32_t rows, uint64_t key, uint64_t first_agent,
+                 uint64_t step, int argmax, float *scratch, int32_t *actions, float *logprob) {
     uint32_t word[4][SAMPLE_ROWS];
     hr_vec sum[GROUP_VECTORS];
     memset(word, 0, sizeof word);
@@ -87,8 +89,8 @@ void sample_rows(const float *logits, size_t stride, const uint8_t *mask, size_t
         for (uint32_t r = 0; r < SAMPLE_ROWS; r++) uniform[r] = noise_uniform(word[head % 4][r]);
         transpose(logits, stride, mask, mask_stride, n, rows, scratch);
         for (int v = 0; v < GROUP_VECTORS; v++) {
-            hr_ivec c = choose(scratch + v * HR_LANES, weight + v * HR_LANES, n, vec_load(uniform + v * HR_LANES),
-                               argmax, &sum[v]);
+            hr_ivec c = choose(scratch + v * HR_LANES, weight + v * HR_LANES, n,
+                               vec_load(uniform + v * HR_LANES), argmax, &sum[v]);
             memcpy(chosen + v * HR_LANES, &c, sizeof c);
         }
         for (uint32_t r = 0; r < rows; r++) actions[r * heads + head] = chosen[r];

@@ -5,13 +5,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Rows are sampled in groups of this many; noise and logits of the padding rows are computed and thrown away. */
+/* Rows are sampled in groups of this many; what is computed for padding rows is thrown away. */
 #define SAMPLE_ROWS 16u
 
-/* Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3") for SAMPLE_ROWS
- * consecutive agents. Counter: agent low, agent high, step low, step high | block << 30; key: noise key low, high.
- * Head h of an agent's step takes word h % 4 of block h / 4. word[w][row]. */
-void noise_block(uint64_t key, uint64_t first_agent, uint64_t step, uint32_t block, uint32_t word[4][SAMPLE_ROWS]);
+/* Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3") for
+ * SAMPLE_ROWS consecutive agents. Counter: agent low, agent high, step low, step high | block << 30; key:
+ * noise key low, high. Head h of an agent's step takes word h % 4 of block h / 4. word[w][row]. */
+void noise_block(uint64_t key, uint64_t first_agent, uint64_t step, uint32_t block,
+                 uint32_t word[4][SAMPLE_ROWS]);
 
 /* Uniform in [0, 1) of a noise word: its 32 bits, rounded to float32, below 1. */
 static inline float noise_uniform(uint32_t word) {
@@ -27,8 +28,8 @@ static inline float noise_uniform(uint32_t word) {
  *   actions   [rows, heads] out; logprob [rows] out, summed over heads in their order
  * Inverse CDF of the softmax: the first choice whose running sum of exp(logit - max) exceeds uniform * total.
  * A NaN among a head's logits, or all choices masked, gives action 0 and log-probability NaN. */
-void sample_rows(const float *logits, size_t stride, const uint8_t *mask, size_t mask_stride, const int32_t *choices,
-                 uint32_t heads, uint32_t rows, uint64_t key, uint64_t first_agent, uint64_t step, int argmax,
-                 float *scratch, int32_t *actions, float *logprob);
+void sample_rows(const float *logits, size_t stride, const uint8_t *mask, size_t mask_stride,
+                 const int32_t *choices, uint32_t heads, uint32_t rows, uint64_t key, uint64_t first_agent,
+                 uint64_t step, int argmax, float *scratch, int32_t *actions, float *logprob);
 
 #endif

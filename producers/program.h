@@ -1,13 +1,13 @@
-/* The policy program as it travels: fixed little-endian structs, written by producers/program.py into the header of
- * the weights channel and read by producers/policy.c. The two files and this one change together, with
- * HR_PROGRAM_VERSION.
+/* The policy program as it travels: fixed little-endian structs, written by producers/program.py into the
+ * header of the weights channel and read by producers/policy.c. The two files and this one change together,
+ * with HR_PROGRAM_VERSION.
  *
- * A program is a list of typed, single-assignment operations on named buffers. A buffer is one row an agent; an
- * operation reads its input buffers and weights and writes one output buffer. The weights of all operations lie in
- * one flat float32 vector in program order, each in torch's own layout.
+ * A program is a list of typed, single-assignment operations on named buffers. A buffer is one row an agent;
+ * an operation reads its input buffers and weights and writes one output buffer. The weights of all
+ * operations lie in one flat float32 vector in program order, each in torch's own layout.
  *
- * Encoded: hr_program, then hr_buffer[buffers], hr_op[ops], hr_weight[weights], uint32 input[inputs]: the inputs of
- * op i are input[first_input .. first_input + n_inputs). */
+ * Encoded: hr_program, then hr_buffer[buffers], hr_op[ops], hr_weight[weights], uint32 input[inputs]: the
+ * inputs of op i are input[first_input .. first_input + n_inputs). */
 #ifndef HEADRACE_PROGRAM_H
 #define HEADRACE_PROGRAM_H
 
@@ -21,11 +21,11 @@
 #define HR_PROGRAM_NAME_BYTES 64
 
 typedef enum hr_op_kind {
-    HR_OP_CAST_AFFINE = 1,     /* y = x * scale + offset; with weights mean, inv_std: y = (x - mean) * inv_std */
-    HR_OP_SLICE = 2,           /* y = x[start : start + width of y], flattened */
-    HR_OP_RESHAPE = 3,         /* the same elements in the shape of y */
-    HR_OP_LINEAR = 4,          /* y = x W^T + b; W [out, in] */
-    HR_OP_CONV2D = 5,          /* NCHW */
+    HR_OP_CAST_AFFINE = 1, /* y = x * scale + offset; with weights mean, inv_std: y = (x - mean) * inv_std */
+    HR_OP_SLICE = 2,       /* y = x[start : start + width of y], flattened */
+    HR_OP_RESHAPE = 3,     /* the same elements in the shape of y */
+    HR_OP_LINEAR = 4,      /* y = x W^T + b; W [out, in] */
+    HR_OP_CONV2D = 5,      /* NCHW */
     HR_OP_MULTIHOT_CONV2D = 6, /* NHW byte codes, each the index of a channel that is one */
     HR_OP_EMBEDDING = 7,
     HR_OP_ADD = 8,
@@ -51,14 +51,14 @@ typedef enum hr_distribution { HR_CATEGORICAL = 1, HR_MULTI_DISCRETE = 2, HR_GAU
 
 /* What of hr_op.integer and hr_op.real means what, by kind; all others are 0. */
 enum {
-    HR_CAST_PER_FEATURE = 0,   /* integer: 1 = weights mean [width], inv_std [width] */
-    HR_CAST_SCALE = 0,         /* real */
-    HR_CAST_OFFSET = 1,        /* real */
-    HR_CAST_CLIP = 2,          /* real: |y| <= clip; 0 = no bound */
-    HR_SLICE_START = 0,        /* integer */
-    HR_LINEAR_BIAS = 0,        /* integer: 1 = weights W, b; 0 = W alone */
+    HR_CAST_PER_FEATURE = 0,    /* integer: 1 = weights mean [width], inv_std [width] */
+    HR_CAST_SCALE = 0,          /* real */
+    HR_CAST_OFFSET = 1,         /* real */
+    HR_CAST_CLIP = 2,           /* real: |y| <= clip; 0 = no bound */
+    HR_SLICE_START = 0,         /* integer */
+    HR_LINEAR_BIAS = 0,         /* integer: 1 = weights W, b; 0 = W alone */
     HR_ACTIVATION_FUNCTION = 0, /* integer: hr_activation */
-    HR_HEAD_DISTRIBUTION = 0   /* integer: hr_distribution */
+    HR_HEAD_DISTRIBUTION = 0    /* integer: hr_distribution */
 };
 
 /* Flags of an operation and of a weight. */

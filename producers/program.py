@@ -181,7 +181,7 @@ def build(policy: Any, spec: Mapping[str, Any]) -> Program:
     `policy` has as attributes or keys `hidden` (widths), `activation`, `recurrent`, `normalize_obs`,
     `separate_value` (a trunk of its own for the value), and optionally `obs_scale`, `obs_offset`: None means
     the spec's own `obs.scale` and `obs.offset`, else 1/255 for images of uint8 (two dimensions or more) and 1
-    for the rest. `spec` is what `producer --describe` prints. ProgramError if the network cannot be described.
+    for the rest. `spec` is what `producer --describe` prints. ProgramError if it cannot be described.
     """
     heads = spec["heads"]
     if any("choices" not in head for head in heads):

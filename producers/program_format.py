@@ -254,22 +254,23 @@ def _decode(data: bytes) -> Program:
     position = _HEADER.size
     buffers = []
     for _ in range(n_buffers):
-        dtype, dims, *shape = _BUFFER.unpack_from(data, position)
-        buffers.append(Buffer(_name_of(DTYPES, dtype), tuple(shape[:dims])))
+        dtype, dims, *sizes = _BUFFER.unpack_from(data, position)
+        buffers.append(Buffer(_name_of(DTYPES, dtype), tuple(sizes[:dims])))
         position += _BUFFER.size
     ops_position, weights_position = position, position + n_ops * _OP.size
     weights = []
     for index in range(n_weights):
-        offset, _, dims, *fields = _WEIGHT.unpack_from(data, weights_position + index * _WEIGHT.size)
-        shape, flags, gain, constant, encoded = tuple(fields[:dims]), *fields[4:]
+        values = _WEIGHT.unpack_from(data, weights_position + index * _WEIGHT.size)
+        offset, shape = values[0], values[3 : 3 + values[2]]
+        flags, gain, constant, encoded = values[7:]
         name = encoded.rstrip(b"\0").decode("ascii")
         weights.append(Weight(name, shape, offset, gain, constant, not flags & _FROZEN))
     inputs = struct.unpack_from(f"<{n_inputs}I", data, weights_position + n_weights * _WEIGHT.size)
     ops = []
     for index in range(n_ops):
-        fields = _OP.unpack_from(data, ops_position + index * _OP.size)
-        kind, first, n, output, first_weight, n_own = _name_of(KINDS, fields[0]), *fields[2:7]
-        attrs = _decode_attrs(kind, fields[7:15], fields[15:19])
+        values = _OP.unpack_from(data, ops_position + index * _OP.size)
+        kind, first, n, output, first_weight, n_own = _name_of(KINDS, values[0]), *values[2:7]
+        attrs = _decode_attrs(kind, values[7:15], values[15:19])
         own = tuple(weights[first_weight : first_weight + n_own])
         ops.append(Op(kind, inputs[first : first + n], output, attrs, own))
     program = Program(

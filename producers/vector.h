@@ -1,8 +1,8 @@
 /* Vectors of the machine's own width in GCC's vector extensions, and exp, log, tanh, erf on them.
  *
- * One source for AVX-512, AVX2, NEON and plain SSE2. The functions have no branch on data, so a lane's result does
- * not depend on its neighbours. NaN in, NaN out. Polynomials are minimax fits (Remez); the errors are checked
- * against float64 in tests/test_policy_kernels.py. */
+ * One source for AVX-512, AVX2, NEON and plain SSE2. The functions have no branch on data, so a lane's result
+ * does not depend on its neighbours. NaN in, NaN out. Polynomials are minimax fits (Remez); the errors are
+ * checked against float64 in tests/test_policy_kernels.py. */
 #ifndef HEADRACE_VECTOR_H
 #define HEADRACE_VECTOR_H
 
@@ -62,7 +62,8 @@ HR_INLINE hr_vec vec_exp(hr_vec x) {
     return p * vec_exp2_integer(half) * vec_exp2_integer(exponent - half);
 }
 
-/* ln x within 2 ulp for positive normal x; -infinity at 0 and below 2^-126, infinity at infinity, NaN below 0. */
+/* ln x within 2 ulp for positive normal x; -infinity at 0 and below 2^-126, infinity at infinity, NaN below
+ * 0. */
 HR_INLINE hr_vec vec_log(hr_vec x) {
     hr_ivec bits = (hr_ivec)x;
     hr_ivec exponent = (bits - 0x3f3504f3) >> 23; /* mantissa in [sqrt 1/2, sqrt 2) */

@@ -1,0 +1,102 @@
+"""Policy programs for tests: drawn at random by Hypothesis, and a few by hand."""
+
+import numpy as np
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from producers.program import ACTIVATIONS, Builder, Program
+
+WIDTHS = (1, 3, 16, 63, 65, 130)  # within, at and beyond the kernels' vectors and panels
+ROWS = (1, 2, 11, 12, 13, 47, 48, 49, 97, 200, 1000)
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> Program:
+    """A network of up to eight operations with one to five heads."""
+    choices = draw(st.lists(st.sampled_from((1, 2, 3, 17)), min_size=1, max_size=5))
+    dtype = draw(st.sampled_from(("float32", "uint8", "int8", "int32")))
+    shape = draw(st.sampled_from(((1,), (3,), (65,), (130,), (4, 5), (2, 3, 7))))
+    builder = Builder(dtype, shape, choices, mask=draw(st.booleans()))
+    if draw(st.booleans()):
+        buffers = [builder.cast_affine(normalize="normalize", clip=draw(st.sampled_from((0.0, 2.0))))]
+    else:
+        scale = draw(st.sampled_from((1.0, 1 / 255, 0.3)))
+        buffers = [builder.cast_affine(scale=scale, offset=draw(st.sampled_from((0.0, -0.5))))]
+    for index in range(draw(st.integers(0, 8))):
+        x = draw(st.sampled_from(buffers))
+        kind = draw(st.sampled_from(("linear", "linear", "activation", "slice", "concat", "add", "mul", "reshape")))
+        if kind == "linear":
+            out = draw(st.sampled_from(WIDTHS))
+            x = builder.linear(x, out, f"layer.{index}", gain=1.0, bias=draw(st.booleans()))
+        elif kind == "activation":
+            x = builder.activation(x, draw(st.sampled_from(sorted(ACTIVATIONS))))
+        elif kind == "slice":
+            start = draw(st.integers(0, builder.width(x) - 1))
+            x = builder.slice(x, start, draw(st.integers(start + 1, builder.width(x))))
+        elif kind == "concat":
+            x = builder.concat([x, draw(st.sampled_from(buffers))])
+        elif kind == "reshape":
+            x = builder.reshape(x, (builder.width(x), 1))
+        else:
+            others = [y for y in buffers if builder.width(y) == builder.width(x)]
+            x = getattr(builder, kind)(x, draw(st.sampled_from(others)))
+        buffers.append(x)
+    if builder.width(buffers[-1]) > 2000:  # concatenated with itself too often to be quick
+        buffers.append(builder.slice(buffers[-1], 0, 2000))
+    logits = builder.linear(buffers[-1], sum(choices), "policy", gain=1.0)
+    builder.head(logits)
+    return builder.finish(builder.linear(draw(st.sampled_from(buffers)), 1, "value", gain=1.0))
+
+
+def logits_program(choices: list[int], *, mask: bool = False) -> Program:
+    """The observation is the logits."""
+    builder = Builder("float32", (sum(choices),), choices, mask=mask)
+    builder.head(builder.cast_affine())
+    return builder.finish()
+
+
+def perceptron(obs: int, hidden: list[int], choices: list[int], activation: str = "relu") -> Program:
+    builder = Builder("float32", (obs,), choices)
+    x = builder.cast_affine()
+    for index, width in enumerate(hidden):
+        x = builder.activation(builder.linear(x, width, f"trunk.{index}", gain=1.4), activation)
+    builder.head(builder.linear(x, sum(choices), "policy", gain=1.0))
+    return builder.finish(builder.linear(x, 1, "value", gain=1.0))
+
+
+def random_weights(program: Program, generator: np.random.Generator, gain: float = 1.0) -> NDArray[np.float32]:
+    """Of such a size that activations neither die out nor grow; `gain` on the policy layer."""
+    flat = np.empty(program.count, np.float32)
+    for weight in program.weights:
+        if weight.name.endswith("inv_std"):
+            values = generator.uniform(0.5, 2.0, weight.shape)
+        elif len(weight.shape) == 2:
+            values = generator.standard_normal(weight.shape) / np.sqrt(weight.shape[1])
+        else:
+            values = generator.standard_normal(weight.shape) * 0.3
+        if weight.name == "policy.weight":
+            values = values * gain
+        flat[weight.offset : weight.offset + weight.count] = values.ravel()
+    return flat
+
+
+def random_obs(program: Program, agents: int, generator: np.random.Generator) -> NDArray:
+    """Observations [agents, *shape] over the whole range of a byte, or around zero."""
+    buffer = program.buffers[program.obs]
+    shape = (agents, *buffer.shape)
+    if buffer.dtype == "float32":
+        return generator.standard_normal(shape).astype(np.float32)
+    limits = {"uint8": (0, 256), "int8": (-128, 128), "int32": (-5, 6)}[buffer.dtype]
+    return generator.integers(*limits, shape).astype(buffer.dtype)
+
+
+def random_mask(program: Program, agents: int, generator: np.random.Generator) -> NDArray[np.uint8] | None:
+    """At least one allowed choice a head."""
+    if program.mask is None:
+        return None
+    mask = (generator.random((agents, program.logits)) < 0.5).astype(np.uint8)
+    first = 0
+    for n in program.choices:
+        mask[np.arange(agents), first + generator.integers(0, n, agents)] = 1
+        first += n
+    return mask
