@@ -1,5 +1,5 @@
-"""The C policy and its kernels compiled during a test: for other instruction sets, or with a test's own functions
-around them."""
+"""The C policy and its kernels compiled during a test: for other instruction sets, or with a test's own
+functions around them."""
 
 import platform
 import subprocess
@@ -33,9 +33,7 @@ def _compile(sources: list[Path], library: Path, march: str) -> Path:
     flags = ["-std=gnu11", "-D_GNU_SOURCE", "-O3", f"-march={march}", "-fno-math-errno", "-fPIC", "-shared"]
     strict = ["-fvisibility=hidden", "-Wall", "-Wextra", "-Werror", "-Wshadow"]
     folders = [f"-I{ROOT / folder}" for folder in (".", "ringbuf", "producers", "sims")]
-    subprocess.run(
-        ["gcc", *flags, *strict, *folders, "-o", str(library), *map(str, sources), "-lm"],
-        check=True,
-        capture_output=True,
-    )
+    command = ["gcc", *flags, *strict, *folders, "-o", str(library), *map(str, sources), "-lm"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     return library

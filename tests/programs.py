@@ -24,7 +24,9 @@ def programs(draw: st.DrawFn) -> Program:
         buffers = [builder.cast_affine(scale=scale, offset=draw(st.sampled_from((0.0, -0.5))))]
     for index in range(draw(st.integers(0, 8))):
         x = draw(st.sampled_from(buffers))
-        kind = draw(st.sampled_from(("linear", "linear", "activation", "slice", "concat", "add", "mul", "reshape")))
+        kind = draw(
+            st.sampled_from(("linear", "linear", "activation", "slice", "concat", "add", "mul", "reshape"))
+        )
         if kind == "linear":
             out = draw(st.sampled_from(WIDTHS))
             x = builder.linear(x, out, f"layer.{index}", gain=1.0, bias=draw(st.booleans()))
@@ -64,7 +66,9 @@ def perceptron(obs: int, hidden: list[int], choices: list[int], activation: str 
     return builder.finish(builder.linear(x, 1, "value", gain=1.0))
 
 
-def random_weights(program: Program, generator: np.random.Generator, gain: float = 1.0) -> NDArray[np.float32]:
+def random_weights(
+    program: Program, generator: np.random.Generator, gain: float = 1.0
+) -> NDArray[np.float32]:
     """Of such a size that activations neither die out nor grow; `gain` on the policy layer."""
     flat = np.empty(program.count, np.float32)
     for weight in program.weights:

@@ -1,5 +1,7 @@
 """What an agent does depends on its observation, the weights and the noise, on nothing beside it."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -22,7 +24,7 @@ def assert_splits_agree(program, agents, cuts, library=LIBRARY):
     obs, mask = random_obs(program, agents, generator), random_mask(program, agents, generator)
     actions, log_prob = act(program, flat, obs, mask, 1000, library)
     borders = sorted({0, agents, *(cut % agents for cut in cuts)})
-    for start, stop in zip(borders, borders[1:]):
+    for start, stop in pairwise(borders):
         part = None if mask is None else mask[start:stop]
         some, some_log_prob = act(program, flat, obs[start:stop], part, 1000 + start, library)
         np.testing.assert_array_equal(some, actions[start:stop])
