@@ -481,11 +481,15 @@ class Supervisor:
                 exporter.popen.wait(EXPORTER_STOP_SECONDS)
 
     def _bug(self, error: Exception) -> None:
-        log = self.directory.log("supervisor", 0)
-        os.write(log, traceback.format_exc().encode())
-        os.close(log)
-        text = f"internal error, {type(error).__name__}: {error}; see logs/supervisor-0.log"
-        self._fail(EXIT_INTERNAL, text)
+        where = "logs/supervisor-0.log"
+        try:
+            log = self.directory.log("supervisor", 0)
+            os.write(log, traceback.format_exc().encode())
+            os.close(log)
+        except OSError:  # the directory itself may be what is broken
+            where = "above"
+            traceback.print_exc()
+        self._fail(EXIT_INTERNAL, f"internal error, {type(error).__name__}: {error}; see {where}")
 
 
 def listen(host: str, port: int) -> socket.socket:

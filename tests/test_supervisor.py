@@ -1,0 +1,396 @@
+"""Whole runs: from the start to each kind of end, in real processes."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from command import CARTPOLE, DEADLINE_SECONDS, command, left_since, segments, supervise
+
+from monitor import rundir
+
+QUICK = ("evaluate.episodes=0", "monitor.interval_seconds=0.1")
+
+
+class Run:
+    """A supervisor under way in a directory of its own."""
+
+    def __init__(self, folder, *overrides):
+        (folder / "run.yaml").write_text(CARTPOLE)
+        self.folder, self.path = folder, folder / "runs" / "toy"
+        self.before = segments()
+        self.errors = open(folder / "stderr", "w+")  # noqa: SIM115 - open as long as the run
+        self.process = subprocess.Popen(
+            command("run.yaml", *overrides), cwd=folder, stdout=subprocess.DEVNULL, stderr=self.errors
+        )
+
+    def status(self):
+        return rundir.read_json(self.path / rundir.STATUS) or {
+            "state": "starting",
+            "processes": [],
+            "version": None,
+        }
+
+    def until(self, wanted):
+        """Waits until status.json fulfils `wanted`; returns it."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not wanted(status := self.status()):
+            assert self.process.poll() is None, self.said()
+            assert time.monotonic() < deadline, status
+            time.sleep(0.02)
+        return status
+
+    def running(self):
+        return self.until(lambda status: status["state"] == "running")
+
+    def pid(self, role, index=0):
+        return next(
+            one["pid"] for one in self.status()["processes"] if (one["role"], one["index"]) == (role, index)
+        )
+
+    def end(self):
+        """The exit code, once nothing is left: no process and no segment."""
+        code = self.process.wait(DEADLINE_SECONDS)
+        assert self.alive() == []
+        assert left_since(self.before) == set()
+        return code
+
+    def summary(self):
+        return rundir.read_json(self.path / rundir.SUMMARY)
+
+    def said(self):
+        self.errors.seek(0)
+        return self.errors.read()
+
+    def alive(self):
+        """Command lines of the processes of this run, which hold its directory."""
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                line = (process / "cmdline").read_bytes().split(b"\0")
+                if str(self.path).encode() in line:
+                    found.append(b" ".join(line).decode())
+        return found
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self.errors.close()
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts run.yaml with overrides; whatever the test leaves running is killed."""
+    runs = []
+
+    def begin(*overrides):
+        runs.append(Run(tmp_path, *QUICK, *overrides))
+        return runs[-1]
+
+    yield begin
+    for run in runs:
+        run.close()
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A run that ended by itself, evaluation included: (folder, completed process)."""
+    folder = tmp_path_factory.mktemp("done")
+    (folder / "run.yaml").write_text(CARTPOLE)
+    before = segments()
+    finished = supervise(folder, "run.yaml", "stop.versions=6", "checkpoint.interval_seconds=0.5")
+    assert left_since(before) == set()
+    return folder, finished
+
+
+# A run that ends by itself
+
+
+def test_a_run_ends_by_its_condition_with_exit_code_0(done):
+    folder, finished = done
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stderr == ""
+    assert finished.stdout.splitlines()[-1].startswith("done: ")
+    summary = rundir.read_json(folder / "runs/toy" / rundir.SUMMARY)
+    assert (summary["state"], summary["version"], summary["message"]) == ("done", 6, None)
+    assert 0 < summary["steps"] <= 6 * 2 * 16 * 16
+    assert summary["seconds"] > 0
+    assert summary["steps_per_second"] == pytest.approx(summary["steps"] / summary["seconds"], rel=0.01)
+
+
+def test_a_run_that_is_done_was_evaluated(done):
+    evaluated = rundir.read_json(done[0] / "runs/toy" / rundir.SUMMARY)["score"]["evaluated"]
+    for policy in (evaluated, evaluated["argmax"]):
+        assert policy["n"] == 8
+        assert 1 <= policy["low"] <= policy["mean"] <= policy["high"] <= 500
+
+
+def test_the_books_of_a_run_balance(done):
+    slots = rundir.read_json(done[0] / "runs/toy" / rundir.SUMMARY)["slots"]
+    assert slots["consumed"] == 12
+    assert slots["in_flight"] == 0
+    assert slots["committed"] == slots["consumed"] + slots["dropped"]
+
+
+def test_the_lag_stays_within_its_limit(done):
+    lag = rundir.read_json(done[0] / "runs/toy" / rundir.SUMMARY)["lag"]
+    assert lag["limit"] == 1
+    assert 0 <= lag["mean"] <= lag["max"] <= 1
+
+
+def test_the_run_directory_holds_what_it_promises(done):
+    path = done[0] / "runs/toy"
+    for name in (
+        "lock",
+        "run.yaml",
+        "config.resolved.yaml",
+        "manifest.json",
+        "status.json",
+        "summary.json",
+        "events.jsonl",
+        "metrics.jsonl",
+        "attempts/0001.json",
+        "logs/learner-0.log",
+        "logs/producer-1.log",
+        "checkpoints/latest/policy.pt",
+        "checkpoints/latest/state.json",
+    ):
+        assert (path / name).exists(), name
+    assert (path / "run.yaml").read_text() == CARTPOLE
+    assert rundir.read_json(path / "status.json") == rundir.read_json(path / "summary.json")
+    manifest = rundir.read_json(path / "manifest.json")
+    assert (manifest["seed"], manifest["packages"]["torch"].partition("+")[0]) == (1, "2.13.0")
+    assert rundir.read_json(path / "attempts/0001.json")["state"] == "done"
+    events = [json.loads(line) for line in (path / "events.jsonl").read_text().splitlines()]
+    assert {"started", "stopping", "ended", "done"} <= {event["event"] for event in events}
+
+
+def test_status_has_the_fields_that_readers_rely_on(done):
+    status = rundir.read_json(done[0] / "runs/toy/status.json")
+    assert {
+        "state",
+        "steps",
+        "seconds",
+        "steps_per_second",
+        "version",
+        "score",
+        "solved_at_seconds",
+        "lag",
+        "slots",
+        "bytes",
+        "restarts",
+        "processes",
+    } <= status.keys()
+    assert {"mean", "best", "episodes", "evaluated"} <= status["score"].keys()
+    assert {"mean", "p50", "p99", "max", "limit"} <= status["lag"].keys()
+    assert {"committed", "consumed", "dropped", "redelivered", "in_flight"} <= status["slots"].keys()
+    assert int(status["bytes"]["packed"]) > 0
+    assert int(status["bytes"]["unpacked"]) > 0
+    assert [(one["role"], one["index"]) for one in status["processes"]] == [
+        ("producer", 0),
+        ("producer", 1),
+        ("learner", 0),
+        ("exporter", 0),
+    ]
+    assert {"role", "index", "pid", "state", "cpu", "core"} <= status["processes"][0].keys()
+
+
+def test_a_finished_run_started_again_says_so_and_fresh_keeps_it(done):
+    folder, _ = done
+    again = supervise(folder, "run.yaml")
+    assert again.returncode == 0
+    assert again.stdout.startswith("done: ")
+    assert "--fresh" in again.stdout
+    fresh = supervise(folder, "run.yaml", "--fresh", "stop.versions=1", *QUICK)
+    assert fresh.returncode == 0, fresh.stderr
+    assert rundir.read_json(folder / "runs/toy.1" / rundir.SUMMARY)["version"] == 6
+    assert rundir.read_json(folder / "runs/toy" / rundir.SUMMARY)["version"] == 1
+
+
+@pytest.mark.parametrize("mode", [["mode=sync"], ["mode=lagged", "staleness.exact=1"]])
+def test_the_exact_modes_run_to_their_end(start, mode):
+    run = start(*mode, "stop.versions=5")
+    assert run.end() == 0, run.said()
+    summary = run.summary()
+    exact = len(mode) - 1
+    assert (summary["state"], summary["version"], summary["lag"]["max"]) == ("done", 5, exact)
+    assert summary["slots"]["consumed"] == 10
+
+
+# A run under way
+
+
+def test_the_supervisor_stays_small_and_its_children_are_named(start):
+    run = start()
+    run.running()
+    status = dict(
+        line.split(":\t") for line in Path(f"/proc/{run.process.pid}/status").read_text().splitlines()
+    )
+    assert int(status["RssAnon"].split()[0]) < 60 * 1024, status["RssAnon"]
+    assert int(status["Threads"]) == 1
+    maps = Path(f"/proc/{run.process.pid}/maps").read_text()
+    assert "torch" not in maps
+    assert "numpy" not in maps
+    lines = run.alive()
+    assert len(lines) == 4
+    for line in lines:
+        for text in ("--role ", "--run toy ", f"--dir {run.path} "):
+            assert text in line
+    run.process.send_signal(signal.SIGTERM)
+    assert run.end() == 0, run.said()
+
+
+def test_the_endpoint_serves_a_live_run(start):
+    run = start()
+    address = run.running()["address"]
+
+    def get(path):
+        try:
+            with urllib.request.urlopen(address + path, timeout=60) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read()
+
+    assert get("/healthz") == (200, b"ok\n")
+    assert json.loads(get("/status.json")[1])["name"] == "toy"
+    assert b'headrace_ring_committed_slots_total{ring="1"}' in get("/metrics")[1]
+    run.until(lambda status: {one["state"] for one in status["processes"]} == {"running"})
+    assert get("/readyz") == (200, b"ok\n")
+    run.process.send_signal(signal.SIGINT)
+    assert run.end() == 0, run.said()
+
+
+# Signals
+
+
+def test_a_signal_stops_the_run_in_order(start):
+    run = start()
+    run.running()
+    run.process.send_signal(signal.SIGINT)
+    assert run.end() == 0, run.said()
+    summary = run.summary()
+    assert (summary["state"], summary["score"]["evaluated"]) == ("stopped", None)
+    assert summary["slots"]["in_flight"] == 0
+    assert summary["slots"]["committed"] == summary["slots"]["consumed"] + summary["slots"]["dropped"]
+    saved = rundir.read_json(run.path / "checkpoints/latest/state.json")
+    assert (saved["version"], saved["steps"]) == (summary["version"], summary["steps"])
+
+
+def test_a_signal_before_the_first_version_stops_the_run_too(start):
+    run = start()
+    run.until(lambda status: status["processes"])
+    run.process.send_signal(signal.SIGTERM)
+    assert run.end() == 0, run.said()
+    assert run.summary()["state"] == "stopped"
+
+
+@pytest.mark.parametrize(("first", "second", "code"), [("SIGINT", "SIGINT", 130), ("SIGINT", "SIGTERM", 143)])
+def test_a_second_signal_forces_the_end(start, first, second, code):
+    run = start()
+    run.running()
+    os.kill(run.pid("learner"), signal.SIGSTOP)  # so that the first signal cannot be obeyed
+    run.process.send_signal(signal.Signals[first])
+    run.until(lambda status: status["state"] == "stopping")
+    run.process.send_signal(signal.Signals[second])
+    assert run.end() == code
+    assert f"killed by a second {second}" in run.said()
+    assert run.summary()["state"] == "failed"
+
+
+def test_a_signal_during_the_evaluation_ends_it_and_keeps_the_run_done(start):
+    run = start("stop.versions=2", "evaluate.episodes=1000000")
+    run.until(lambda status: status["state"] == "stopping")
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not any("consumers.evaluate" in line for line in run.alive()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    run.process.send_signal(signal.SIGINT)
+    assert run.end() == 0, run.said()
+    assert (run.summary()["state"], run.summary()["score"]["evaluated"]) == ("done", None)
+
+
+# Deaths
+
+
+@pytest.mark.parametrize("role", ["producer", "learner"])
+def test_a_child_that_dies_stops_the_run_with_a_message(start, role):
+    run = start()
+    run.running()
+    pid = run.pid(role)
+    os.kill(pid, signal.SIGKILL)
+    assert run.end() == 70
+    assert f"headrace: {role} 0 (pid {pid}) died of SIGKILL" in run.said()
+    summary = run.summary()
+    assert summary["state"] == "failed"
+    assert f"{role} 0 (pid {pid}) died of SIGKILL" in summary["message"]
+    assert summary["slots"]["in_flight"] == 0
+    assert summary["slots"]["committed"] == summary["slots"]["consumed"] + summary["slots"]["dropped"]
+
+
+def test_the_exporter_may_die_without_harm(start):
+    run = start()
+    version = run.running()["version"]
+    os.kill(run.pid("exporter"), signal.SIGKILL)
+    run.until(lambda status: status["processes"][-1]["state"] == "failed" and status["version"] > version)
+    run.process.send_signal(signal.SIGINT)
+    assert run.end() == 0, run.said()
+
+
+def test_the_children_of_a_killed_supervisor_die_with_it(start, tmp_path):
+    run = start()
+    run.running()
+    run.process.kill()
+    run.process.wait()
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while run.alive() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert run.alive() == []
+    left = left_since(run.before)
+    assert left, "the next start has nothing to sweep: this test is blind"
+    again = supervise(tmp_path, "run.yaml", "--fresh", "stop.versions=1", *QUICK)
+    assert again.returncode == 0, again.stderr
+    assert left & segments() == set()
+
+
+def test_what_the_learner_refuses_is_the_answer_of_the_run(start):
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    run = start("learner.device=cuda")
+    assert run.end() == 64
+    assert "learner 0" in run.said()
+    assert "cuda" in run.said().lower()
+
+
+def test_a_learner_that_never_comes_up_ends_the_start(start):
+    run = start("supervisor.start_seconds=0.01")
+    assert run.end() == 70
+    assert "learner 0 published nothing within 0.01 s (supervisor.start_seconds)" in run.said()
+
+
+def test_a_process_that_does_not_stop_is_killed_at_the_deadline(start):
+    run = start("supervisor.deadline_seconds=2")
+    run.running()
+    os.kill(run.pid("producer", 1), signal.SIGSTOP)
+    run.process.send_signal(signal.SIGINT)
+    assert run.end() == 70
+    assert (
+        "the shutdown deadline of 2 s (supervisor.deadline_seconds) passed: killed producer 1" in run.said()
+    )
+    assert run.summary()["slots"]["in_flight"] == 0
+
+
+def test_a_run_directory_that_vanishes_leaves_nothing_behind(start):
+    run = start()
+    run.running()
+    shutil.rmtree(run.path, ignore_errors=True)
+    assert run.end() == 70
+    assert "internal error" in run.said()
