@@ -82,7 +82,7 @@ class PolicyModel(nn.Module):
         with torch.autocast(device, enabled=False):  # the casts are where they are written
             for step in self._steps:
                 self._run(step, values, dtype)
-        logits = values[self._logits].float().unflatten(0, lead)
+        logits = values[self._logits].float().t().reshape(self.program.logits, *lead).movedim(0, -1)
         if self.program.value is None:
             return logits, None
         return logits, values[self.program.value].float().view(lead)

@@ -78,6 +78,8 @@ class Builder:
     def linear(self, x: int, out: int, name: str, *, gain: float, bias: bool = True) -> int:
         """x Wᵀ + b over the flattened row: weights `<name>.weight` [out, in] (orthogonal with `gain`) and
         `<name>.bias` [out] (zero)."""
+        if out < 1:
+            raise ProgramError(f"{name} of {out} outputs: a positive number is needed")
         weights = [self._weight(f"{name}.weight", (out, self.width(x)), gain=gain)]
         if bias:
             weights.append(self._weight(f"{name}.bias", (out,)))
@@ -153,8 +155,6 @@ class Builder:
     ) -> Weight:
         if name in self._names or not name.isascii() or len(name) > 63:
             raise ProgramError(f"weight name {name!r}: it must be new, ASCII and at most 63 characters")
-        if any(size < 1 for size in shape):
-            raise ProgramError(f"weight {name} of shape {shape}")
         weight = Weight(name, shape, self._count, float32(gain), value, trainable)
         self._names.add(name)
         self._count += weight.count

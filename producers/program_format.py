@@ -271,16 +271,26 @@ def _decode(data: bytes) -> Program:
         values = _OP.unpack_from(data, ops_position + index * _OP.size)
         kind, first, n, output, first_weight, n_own = _name_of(KINDS, values[0]), *values[2:7]
         attrs = _decode_attrs(kind, values[7:15], values[15:19])
-        own = tuple(weights[first_weight : first_weight + n_own])
-        ops.append(Op(kind, inputs[first : first + n], output, attrs, own))
+        own = tuple(weights[index] for index in range(first_weight, first_weight + n_own))
+        ops.append(Op(kind, tuple(inputs[i] for i in range(first, first + n)), output, attrs, own))
     program = Program(
         tuple(buffers), tuple(ops), obs, None if mask == NO_BUFFER else mask, action,
         None if value == NO_BUFFER else value, () if continuous else tuple(choices[:heads]),
         tuple(low[:heads]) if continuous else (), tuple(high[:heads]) if continuous else (), state_width,
     )  # fmt: skip
-    if program.count != count:
-        raise ProgramError(f"damaged policy program: {program.count} weights, its header says {count}")
+    if not _is_whole(program, count):
+        raise ProgramError("damaged policy program: its parts do not fit")
     return program
+
+
+def _is_whole(program: Program, count: int) -> bool:
+    """Whether all that refers to something refers to something that is there."""
+    shapes = [buffer.shape for buffer in program.buffers] + [weight.shape for weight in program.weights]
+    if max(map(len, shapes), default=0) > MAX_DIMS:
+        return False
+    named = {program.obs, program.action, program.mask or 0, program.value or 0}
+    named.update(*((*op.inputs, op.output) for op in program.ops))
+    return program.count == count and program.heads <= MAX_HEADS and max(named) < len(program.buffers)
 
 
 def float32(x: float) -> float:
