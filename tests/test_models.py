@@ -1,6 +1,7 @@
 """The learner's module: built from the program, float32 where it matters, its weights one vector."""
 
 import copy
+import dataclasses
 
 import numpy as np
 import pytest
@@ -172,8 +173,6 @@ def test_observations_in_the_narrowest_dtype_give_the_same_results(program):
 
 
 def test_an_operation_without_a_torch_counterpart_is_named():
-    import dataclasses
-
     program = perceptron(5, [4], [3])
     ops = list(program.ops)
     ops[2] = dataclasses.replace(ops[2], kind="mingru", attrs={})

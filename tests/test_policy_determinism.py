@@ -1,12 +1,14 @@
 """What an agent does depends on its observation, the weights and the noise, on nothing beside it."""
 
+import subprocess
+import sys
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernels import compile_policy, instruction_sets
+from kernels import ROOT, compile_policy, instruction_sets
 from programs import perceptron, programs, random_mask, random_obs, random_weights
 
 from producers.c_policy import LIBRARY, CPolicy
@@ -112,3 +114,61 @@ def test_a_nan_weight_gives_nan_log_probabilities_and_valid_actions():
     actions, log_prob = policy.act(random_obs(program, 30, np.random.default_rng(5)))
     assert np.isnan(log_prob).all()
     assert ((actions >= 0) & (actions < 3)).all()
+
+
+GUARDED = """
+import ctypes, mmap
+import numpy as np
+from producers.c_policy import CPolicy
+from producers.program import Builder
+from programs import random_weights
+
+libc, kept = ctypes.CDLL(None), []
+libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+def up_to_a_forbidden_page(shape, dtype):
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    pages = -(-size // mmap.PAGESIZE)
+    memory = mmap.mmap(-1, (pages + 1) * mmap.PAGESIZE)
+    kept.append(memory)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert libc.mprotect(address + pages * mmap.PAGESIZE, mmap.PAGESIZE, 0) == 0
+    start = pages * mmap.PAGESIZE - size
+    return np.frombuffer(memory, dtype, int(np.prod(shape)), start).reshape(shape)
+
+for dtype in ("float32", "uint8"):
+    for hidden in (0, 20):
+        builder = Builder(dtype, (7,), [3, 4], mask=True)
+        x = builder.cast_affine()
+        if hidden:
+            x = builder.activation(builder.linear(x, hidden, "trunk", gain=1.0), "tanh")
+            x = builder.linear(x, 7, "policy", gain=1.0)
+        builder.head(x)
+        program = builder.finish()
+        for agents in (1, 11, 12, 13, 16, 48, 50, 97):
+            policy = CPolicy(program, agents)
+            policy.load(random_weights(program, np.random.default_rng(0)))
+            obs = up_to_a_forbidden_page((agents, 7), dtype)
+            mask = up_to_a_forbidden_page((agents, 7), "uint8")
+            mask[:] = 1
+            actions = up_to_a_forbidden_page((agents, 2), "int32")
+            log_prob = up_to_a_forbidden_page((agents,), "float32")
+            policy._library.hr_policy_act(
+                policy._policy, obs.ctypes.data, mask.ctypes.data, None, None, 0, 0, 0, 0,
+                actions.ctypes.data, log_prob.ctypes.data,
+            )
+            assert (log_prob < 0).all()
+"""
+
+
+def test_nothing_beyond_the_callers_arrays_is_touched():
+    """Each array ends where a page begins that may be neither read nor written."""
+    paths = f"{ROOT}:{ROOT / 'tests'}"
+    done = subprocess.run(
+        [sys.executable, "-c", GUARDED],
+        env={"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, (done.returncode, done.stderr)
