@@ -200,7 +200,7 @@ def test_a_promise_breaks_without(how, case):
 
 
 def granted_in_turns(grant, rings, batch, limit, rounds):
-    """Slots granted to each ring when producers fill their credit at once and the learner takes the oldest."""
+    """Slots granted to each ring when producers use credit at once and the learner takes the oldest slots."""
     total, queue = [0] * rings, []
     for _ in range(rounds):
         outstanding = [queue.count(r) for r in range(rings)]
