@@ -1,0 +1,279 @@
+"""An update trains on the valid steps it was given, by the settings it was given, and on nothing else."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from segments import Slot
+
+import config
+from consumers.batch import Batch
+from consumers.update import Update
+from producers.program import build
+
+CPU = torch.device("cpu")
+SPEC = {"obs": {"dtype": "float32", "shape": [5]}, "heads": [{"choices": 3}], "mask": False}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Sums in one order, and no waiting for a thread that another process keeps from its core."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def update(*, policy=None, seed=3, bf16=False, **settings):
+    """An Update of a small network with the settings of a run file's `learner` section."""
+    base = {"minibatches": 2, "epochs": 1, "learning_rate": 1e-2, "batch_slots": 2}
+    program = build({"hidden": [16], "activation": "tanh"} | (policy or {}), SPEC)
+    learner = config.Learner(**base | settings)
+    return Update(learner, program, seed=seed, device=CPU, bf16=bf16)
+
+
+def slots(*, agents=6, count=2, **options):
+    return [Slot(seed, agents=agents, **options) for seed in range(count)]
+
+
+def train(updater, on, version=0, steps=0, **options):
+    batch = Batch(on, device=CPU, **options)
+    try:
+        return updater.train(batch, version, steps)
+    finally:
+        batch.close()
+
+
+def weights(updater):
+    return updater.model.flat_weights().clone()
+
+
+def acted_by(updater, on):
+    """Makes the slots' log-probabilities those of the updater's weights, as at lag 0."""
+    for slot in on:
+        logits, _ = updater.model(torch.from_numpy(slot.fields["obs"][:-1]))
+        action = torch.from_numpy(slot.fields["action"]).long()
+        slot.fields["logprob"] = updater.model.log_prob(logits, action).detach().numpy()
+    return on
+
+
+@pytest.mark.parametrize("correction", ["vtrace", "ppo"])
+def test_targets_of_the_batch_and_of_the_minibatch_agree_for_a_single_step(correction):
+    by_batch, by_minibatch = (
+        update(targets=targets, minibatches=1, correction=correction) for targets in ("batch", "minibatch")
+    )
+    a, b = (train(u, slots()) for u in (by_batch, by_minibatch))
+    torch.testing.assert_close(weights(by_batch), weights(by_minibatch), rtol=1e-5, atol=1e-6)
+    for name in ("loss_total", "approx_kl", "explained_variance", "ratio_p99", "grad_norm"):
+        assert a[name] == pytest.approx(b[name], rel=1e-4, abs=1e-6), name
+
+
+def test_with_several_minibatches_only_targets_of_the_minibatch_follow_the_weights():
+    by_batch, by_minibatch = (update(targets=targets, minibatches=6) for targets in ("batch", "minibatch"))
+    for u in (by_batch, by_minibatch):
+        train(u, slots())
+    assert not torch.allclose(weights(by_batch), weights(by_minibatch), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("targets", ["batch", "minibatch"])
+def test_equal_seeds_and_batches_give_equal_weights_bit_for_bit_and_others_do_not(targets):
+    runs = []
+    for seed in (3, 3, 4):
+        updater = update(targets=targets, seed=seed)
+        for _ in range(3):
+            train(updater, slots())
+        runs.append(weights(updater))
+    assert torch.equal(runs[0], runs[1])
+    assert not torch.equal(runs[0], runs[2])
+
+
+@pytest.mark.parametrize("targets", ["batch", "minibatch"])
+def test_what_a_reset_step_holds_does_not_matter_but_its_observation_bootstraps(targets):
+    plain, changed, elsewhere = (update(targets=targets) for _ in range(3))
+    train(plain, slots(p_end=0.3))
+    other = slots(p_end=0.3)
+    for slot in other:
+        invalid = slot.fields["valid"] == 0
+        assert invalid.any()
+        slot.fields["action"][invalid] = 2
+        slot.fields["logprob"][invalid] = np.nan
+        slot.fields["reward"][invalid] = 1e9
+    train(changed, other)
+    assert torch.equal(weights(plain), weights(changed))
+    for slot in other:
+        slot.fields["obs"][:-1][slot.fields["valid"] == 0] += 1.0
+    train(elsewhere, other)
+    assert not torch.equal(weights(plain), weights(elsewhere))
+
+
+@pytest.mark.parametrize("targets", ["batch", "minibatch"])
+def test_what_is_not_finite_moves_no_weight_and_is_counted(targets):
+    updater = update(targets=targets)
+    before = weights(updater)
+    broken = slots()
+    for slot in broken:
+        slot.fields["reward"][0, :] = np.inf
+    figures = train(updater, broken)
+    assert torch.equal(weights(updater), before)
+    assert (figures["skipped"], figures["sgd_steps"]) == (2, 0)
+    assert math.isnan(figures["loss_total"])
+    figures = train(updater, slots())
+    assert (figures["skipped"], figures["sgd_steps"]) == (0, 2)
+    assert torch.isfinite(weights(updater)).all()
+
+
+def test_steps_of_too_old_weights_are_not_trained_on():
+    old, young = Slot(0, version=1), Slot(1, version=9)
+    spoiled = copy.deepcopy(old)
+    spoiled.fields["action"][:] = 0
+    a, b = update(targets="batch", value_coef=0.0), update(targets="batch", value_coef=0.0)
+    figures = train(a, [old, young], version=10, oldest_version=5)
+    train(b, [spoiled, young], version=10, oldest_version=5)
+    assert figures["masked"] == old.fields["valid"].sum()
+    assert figures["samples"] == young.fields["valid"].sum()
+    assert torch.equal(weights(a), weights(b))
+
+
+def test_samples_count_every_pass_over_a_valid_step():
+    on = slots()
+    valid = sum(int(slot.fields["valid"].sum()) for slot in on)
+    figures = train(update(epochs=3), on)
+    assert figures["samples"] == 3 * valid
+    assert figures["sgd_steps"] == 6
+
+
+def test_a_kl_above_the_target_ends_the_epochs():
+    free, bound = update(epochs=8), update(epochs=8, target_kl=1e-6)
+    assert train(free, slots())["sgd_steps"] == 16
+    stopped = train(bound, slots())
+    assert stopped["sgd_steps"] == 2
+    assert stopped["update_kl"] > 1e-6
+
+
+def test_schedules_follow_the_steps_trained():
+    ramp = config.Schedule(start=1e-2, end=0.0, kind="linear", steps=1000)
+    updater = update(learning_rate=ramp, entropy_coef=ramp)
+    assert train(updater, slots(), steps=0)["learning_rate"] == 1e-2
+    assert train(updater, slots(), steps=250)["entropy_coef"] == 7.5e-3
+    before = weights(updater)
+    assert train(updater, slots(), steps=1000)["learning_rate"] == 0.0
+    assert torch.equal(weights(updater), before)
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("targets", ["batch", "minibatch"])
+def test_at_lag_0_actor_and_learner_agree_and_a_wrong_log_probability_is_found(targets, bf16):
+    updater = update(targets=targets, bf16=bf16)
+    on = acted_by(updater, slots())
+    figures = train(copy.deepcopy(updater), on, version=0)
+    assert figures["logprob_error_max"] <= figures["logprob_tolerance"]
+    for slot in on:
+        slot.fields["logprob"] = slot.fields["logprob"] + np.float32(0.01)
+    wrong = train(copy.deepcopy(updater), on, version=0)
+    assert wrong["logprob_error_max"] == pytest.approx(0.01, abs=1e-3)
+    assert wrong["logprob_error_max"] > wrong["logprob_tolerance"]
+    later = train(updater, on, version=1)
+    assert math.isnan(later["logprob_error_max"]), "nothing to compare with at lag 1"
+    assert math.isnan(figures["precision_gap"]) != bf16
+
+
+def test_at_lag_0_the_first_ratio_is_one():
+    updater = update(targets="batch")
+    figures = train(updater, acted_by(updater, slots()))
+    for name in ("ratio_mean", "ratio_max"):
+        assert figures[name] == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("targets", ["batch", "minibatch"])
+def test_bf16_trains_about_as_float32_does(targets):
+    exact, rounded = update(targets=targets), update(targets=targets, bf16=True)
+    a, b = (train(u, slots(agents=32)) for u in (exact, rounded))
+    assert b["loss_value"] == pytest.approx(a["loss_value"], rel=0.05)
+    assert b["loss_entropy"] == pytest.approx(a["loss_entropy"], rel=0.01)
+    assert not torch.equal(weights(exact), weights(rounded))
+
+
+def test_normalised_observations_ship_with_the_version_made_after_the_batch():
+    updater = update(policy={"normalize_obs": True})
+    first = slots()
+    mean = updater.program.weights[0]
+    assert not mean.trainable
+    assert (weights(updater)[: mean.count] == 0).all()
+    train(updater, first)
+    rows = np.concatenate([slot.fields["obs"][:-1] for slot in first], 1).reshape(-1, 5)
+    shipped = weights(updater)[: 2 * mean.count].numpy().reshape(2, 5)
+    np.testing.assert_allclose(shipped[0], rows.mean(0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(shipped[1], 1 / rows.std(0), rtol=1e-4)
+    assert not torch.equal(weights(updater), weights(update(policy={"normalize_obs": True})))
+
+
+def test_normalised_values_learn_targets_of_any_scale():
+    big = slots(agents=32)
+    for slot in big:
+        slot.fields["reward"] = slot.fields["reward"] * 1000 + slot.fields["valid"] * np.float32(500)
+    found = {}
+    for normalize in (False, True):
+        updater = update(normalize_value=normalize, epochs=4, gamma=0.0)
+        for _ in range(20):
+            train(updater, big)
+        with torch.no_grad():
+            _, outputs = updater.model(torch.from_numpy(big[0].fields["obs"]))
+        found[normalize] = float(updater.values.denormalize(outputs).mean())
+    assert found[True] == pytest.approx(500, abs=100)
+    assert found[False] < 100
+
+
+def test_a_masked_choice_gets_no_probability():
+    program = build({"hidden": [16], "activation": "tanh"}, SPEC | {"mask": True})
+    settings = config.Learner(minibatches=2, epochs=2, learning_rate=1e-2, batch_slots=2, entropy_coef=0.1)
+    updater = Update(settings, program, seed=0, device=CPU, bf16=False)
+    on = slots()
+    for slot in on:
+        slot.fields["mask"][..., 1] = 0
+        slot.fields["action"][slot.fields["action"] == 1] = 0
+        slot.fields["logprob"][:] = -np.log(2)
+    figures = train(updater, on, has_mask=True)
+    assert figures["loss_entropy"] <= np.log(2) + 1e-6
+    assert figures["sgd_steps"] == 4
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_restored_update_goes_on_bit_for_bit(optimizer):
+    options = {"optimizer": optimizer, "normalize_value": True, "policy": {"normalize_obs": True}}
+    a, b = update(**options), update(seed=9, **options)
+    for _ in range(2):
+        train(a, slots())
+    b.model.load_state_dict(a.model.state_dict())
+    b.load_state_dict(a.state_dict())
+    for u in (a, b):
+        train(u, slots())
+    assert torch.equal(weights(a), weights(b))
+
+
+@pytest.mark.soak  # compiling takes a minute on a busy core
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
+def test_compiled_and_eager_updates_agree():
+    compiled, eager = update(compile=True), update()
+    for u in (compiled, eager):
+        train(u, slots())
+    torch.testing.assert_close(weights(compiled), weights(eager), rtol=1e-4, atol=1e-5)
+
+
+def test_an_update_learns_which_action_pays():
+    """A bandit: action 2 pays 1, the others nothing."""
+    updater = update(learning_rate=1e-2, entropy_coef=0.0, epochs=2)
+    for step in range(60):
+        on = [Slot(100 + 2 * step + i, agents=16, p_end=0.0) for i in range(2)]
+        for slot in on:
+            slot.fields["terminated"][:] = 1
+            logits, _ = updater.model(torch.from_numpy(slot.fields["obs"][:-1]))
+            generator = torch.Generator().manual_seed(step)
+            slot.fields["action"] = updater.model.sample(logits, None, generator).int().numpy()
+            slot.fields["reward"] = (slot.fields["action"][..., 0] == 2).astype(np.float32)
+        figures = train(updater, acted_by(updater, on))
+    assert figures["entropy_ratio"] < 0.2
+    logits, values = updater.model(torch.randn(100, 5))
+    assert (logits.argmax(-1) == 2).all()
+    assert (values - 1.0).abs().mean() < 0.15
