@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ringbuf import MAX_PROCESSES, Control, Lease, Ring
+from ringbuf import MAX_PROCESSES, Control, Lease, Ring, RingError
 from ringbuf.admission import RingView, exact_batch, exact_grant, gate, grants
 
 RUNNING = ("starting", "running")  # states of a producer that will use the credit it gets
@@ -55,18 +55,26 @@ class Intake:
                 self.rings[i].grant()
 
     def lease(self, version: int) -> list[Lease] | None:
-        """The batch of `version`, in its order, or None: not yet. What was leased before a slot turned out
-        to be torn stays for the next call."""
-        wanted = self._exact_batch(version) if self._exact else self._gate(version)
-        for ring, sequence in wanted or ():
-            lease = self.rings[ring].lease(sequence)
-            if lease is None:  # torn, or lost to a producer that drops the oldest: look again
+        """The batch of `version`, in its order, or None: not yet. Raises RingError where a slot is torn
+        that the batch cannot do without."""
+        while True:
+            wanted = self._exact_batch(version) if self._exact else self._gate(version)
+            if wanted is None:
                 return None
-            self._leases.append(lease)
-        if wanted is None:
-            return None
-        batch, self._leases = self._leases, []
-        return batch
+            if all(self._take(ring, sequence) for ring, sequence in wanted):
+                batch, self._leases = self._leases, []
+                return batch
+
+    def _take(self, ring: int, sequence: int) -> bool:
+        """Leases one slot. False: it is torn, or lost to a producer that drops the oldest; what was leased
+        before stays, and the batch is filled up with others."""
+        lease = self.rings[ring].lease(sequence)
+        if lease is None:
+            if self._exact:
+                raise RingError(f"ring {ring}: slot {sequence} is {self.rings[ring].last_failure}")
+            return False
+        self._leases.append(lease)
+        return True
 
     def drop(self, reason: str) -> int:
         """Gives back all that is ready or leased, unread and counted as dropped. Returns how many slots."""
