@@ -57,8 +57,10 @@ def logits_program(choices: list[int], *, mask: bool = False) -> Program:
     return builder.finish()
 
 
-def perceptron(obs: int, hidden: list[int], choices: list[int], activation: str = "relu") -> Program:
-    builder = Builder("float32", (obs,), choices)
+def perceptron(
+    obs: int, hidden: list[int], choices: list[int], activation: str = "relu", *, mask: bool = False
+) -> Program:
+    builder = Builder("float32", (obs,), choices, mask=mask)
     x = builder.cast_affine()
     for index, width in enumerate(hidden):
         x = builder.activation(builder.linear(x, width, f"trunk.{index}", gain=1.4), activation)
@@ -90,7 +92,7 @@ def random_obs(program: Program, agents: int, generator: np.random.Generator) ->
     shape = (agents, *buffer.shape)
     if buffer.dtype == "float32":
         return generator.standard_normal(shape).astype(np.float32)
-    limits = {"uint8": (0, 256), "int8": (-128, 128), "int32": (-5, 6)}[buffer.dtype]
+    limits = {"uint8": (0, 256), "int8": (-128, 128), "int32": (-1000, 1000)}[buffer.dtype]
     return generator.integers(*limits, shape).astype(buffer.dtype)
 
 

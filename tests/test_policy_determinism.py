@@ -47,6 +47,10 @@ def test_a_split_of_a_network_larger_than_the_cache_gives_identical_bits(obs):
     assert_splits_agree(perceptron(obs, [400, 65], [7]), 150, [1, 13, 60, 149])
 
 
+def test_a_split_of_agents_in_many_blocks_gives_identical_bits():
+    assert_splits_agree(perceptron(700, [64], [5, 3], mask=True), 500, [1, 60, 200, 411])
+
+
 @pytest.mark.parametrize("march", instruction_sets())
 def test_any_split_gives_identical_bits_with_every_instruction_set(march, tmp_path):
     library = compile_policy(tmp_path / "policy.so", march)
@@ -137,11 +141,22 @@ def up_to_a_forbidden_page(shape, dtype):
     return np.frombuffer(memory, dtype, int(np.prod(shape)), start).reshape(shape)
 
 for dtype in ("float32", "uint8"):
-    for hidden in (0, 20):
+    for first in ("head", "linear", "activation", "add", "reshape", "slice", "concat"):
         builder = Builder(dtype, (7,), [3, 4], mask=True)
         x = builder.cast_affine()
-        if hidden:
-            x = builder.activation(builder.linear(x, hidden, "trunk", gain=1.0), "tanh")
+        if first == "linear":
+            x = builder.activation(builder.linear(x, 20, "trunk", gain=1.0), "tanh")
+        elif first == "activation":
+            x = builder.activation(x, "tanh")
+        elif first == "add":
+            x = builder.add(x, x)
+        elif first == "reshape":
+            x = builder.activation(builder.reshape(x, (7, 1)), "tanh")
+        elif first == "slice":
+            x = builder.slice(x, 2, 7)
+        elif first == "concat":
+            x = builder.concat([x, x])
+        if first != "head":
             x = builder.linear(x, 7, "policy", gain=1.0)
         builder.head(x)
         program = builder.finish()

@@ -10,7 +10,7 @@ from programs import ROWS, perceptron, programs, random_mask, random_obs, random
 
 from consumers.models import PolicyModel
 from producers.c_policy import LIBRARY, CPolicy
-from producers.program import Program
+from producers.program import Builder, Program
 
 LOG_PROB_TOLERANCE_A_HEAD = 2e-4
 LOG_PROB_TOLERANCE_A_LOGIT = 1e-5
@@ -46,6 +46,27 @@ def test_any_program_gives_the_same_log_probabilities_in_c_and_in_torch(program,
 @pytest.mark.parametrize("activation", ["relu", "gelu-tanh", "gelu-erf", "tanh", "sigmoid"])
 def test_a_network_too_large_for_the_cache_gives_the_same_log_probabilities(activation):
     assert largest_excess(perceptron(1707, [700, 300], [5, 9, 2], activation), 100, 1, 1.0) <= 0
+
+
+def a_chain_of_activations() -> Program:
+    builder = Builder("float32", (20,), [3])
+    x = builder.linear(builder.cast_affine(), 20, "trunk", gain=1.0)
+    builder.head(
+        builder.linear(builder.activation(builder.activation(x, "tanh"), "relu"), 3, "policy", gain=1.0)
+    )
+    return builder.finish()
+
+
+def a_gate_beside_its_input() -> Program:
+    builder = Builder("float32", (20,), [3])
+    x = builder.linear(builder.cast_affine(), 20, "trunk", gain=1.0)
+    builder.head(builder.linear(builder.mul(x, builder.activation(x, "relu")), 3, "policy", gain=1.0))
+    return builder.finish()
+
+
+@pytest.mark.parametrize("program", [a_chain_of_activations(), a_gate_beside_its_input()])
+def test_a_fused_activation_takes_nothing_from_its_neighbours(program):
+    assert largest_excess(program, 100, 2, 1.0) <= 0
 
 
 @pytest.mark.parametrize("march", instruction_sets())

@@ -230,7 +230,7 @@ def test_a_distribution_that_is_none_gives_nan_and_a_valid_action(choose_with, l
 
 def test_argmax_takes_the_likeliest_allowed_choice_and_the_first_of_equals():
     policy = CPolicy(logits_program([3, 2], mask=True), 4)
-    obs = np.float32([[1, 3, 2, 0, 0], [5, 5, 5, 1, 2], [9, 3, 4, 2, 1], [np.nan, 1, 2, 0, 7]])
+    obs = np.float32([[1, 3, 2, 0, 0], [5, 5, 5, 1, 2], [9, 3, 4, 2, 1], [1, np.nan, 2, 0, 7]])
     mask = np.uint8([[1, 1, 1, 1, 1], [1, 1, 1, 1, 1], [0, 1, 1, 0, 1], [1, 1, 1, 1, 1]])
     actions, log_prob = policy.act(obs, mask, argmax=True)
     assert actions.tolist() == [[1, 0], [0, 1], [2, 1], [0, 1]]
