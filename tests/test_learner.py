@@ -218,6 +218,31 @@ def test_credit_is_given_for_so_many_slots_as_the_limit_allows_and_no_more(start
     assert run.counters()["lag_max"] <= limit
 
 
+def test_without_a_limit_credit_is_given_for_all_that_the_rings_hold(start):
+    run = start(rings=2, batch_slots=2, slots=5, limit=None)
+    assert [ring.observe().granted for ring in run.owned] == [5, 5]
+
+
+def test_a_dropping_ring_needs_no_credit(start):
+    run = start(rings=1, batch_slots=1, slots=4, limit=None, full="drop_newest")
+    assert run.owned[0].observe().granted == 0
+    run.write(0)
+    run.until(lambda: run.counters()["updates"] == 1)
+
+
+def test_a_publication_wakes_every_producer(start):
+    run = start(
+        rings=2, batch_slots=1, stop={"versions": 1}
+    )  # no credit is given afterwards, which would ring
+    waiting = threading.Thread(
+        target=run.producers[0].wait_published, args=(run.reader, 0, 3600.0), daemon=True
+    )
+    waiting.start()
+    run.write(1)
+    waiting.join(DEADLINE_SECONDS)
+    assert not waiting.is_alive()
+
+
 def test_a_producer_that_does_not_run_gets_no_credit(start):
     run = start(rings=2, batch_slots=2)
     run.control.set_process(PRODUCER, state="backoff")
@@ -296,9 +321,10 @@ def test_steps_and_seconds_end_a_run_too(start, condition):
 
 def test_after_a_signal_whole_batches_are_trained_and_the_rest_is_dropped(start):
     run = start(rings=2, batch_slots=2, slots=8, limit=4)
-    run.learner.update.train = slow(run.learner.update.train, run)
+    begun = hold_first_update(run)
     for ring in (0, 1, 0, 1, 0):
         run.write(ring)
+    assert begun.wait(DEADLINE_SECONDS)
     run.stop("signal")
     assert run.reader.published == 2
     assert sum(ring.books()["dropped"]["shutdown"] for ring in run.owned) == 1
@@ -308,14 +334,17 @@ def test_after_a_signal_whole_batches_are_trained_and_the_rest_is_dropped(start)
     assert [line["version"] for line in run.lines()] == [1, 2]
 
 
-def slow(train, run):
-    """The first update lasts until the stop flag is set."""
+def hold_first_update(run):
+    """Makes an update last until the stop flag is set; returns what is set when it has begun."""
+    train, begun = run.learner.update.train, threading.Event()
 
-    def wait(*args):
+    def held(*args):
+        begun.set()
         run.until(lambda: run.control.stop)
         return train(*args)
 
-    return wait
+    run.learner.update.train = held
+    return begun
 
 
 def test_no_batch_is_begun_between_the_stop_and_the_end_of_the_producers(start):
@@ -328,9 +357,10 @@ def test_no_batch_is_begun_between_the_stop_and_the_end_of_the_producers(start):
 
 def test_a_failed_run_trains_nothing_further(start):
     run = start(rings=1, batch_slots=1)
-    run.learner.update.train = slow(run.learner.update.train, run)
+    begun = hold_first_update(run)
     run.write(0)
     run.write(0)
+    assert begun.wait(DEADLINE_SECONDS)
     run.stop("failure")
     assert run.reader.published == 1
     assert run.owned[0].books()["dropped"]["shutdown"] == 1
