@@ -96,8 +96,8 @@ class Raw:
     """One ring's segment byte by byte, for building by hand what a crash leaves behind."""
 
     LINES: ClassVar = {
-        "head": 0, "acting": 8, "not_written": 16, "overwritten": 24, "producer_before": 32, "producer_cause": 40,
-        "producer_sequence": 48, "epoch": 80, "pid": 88, "owner": 128, "dropped_bad": 136, "redelivered": 144,
+        "head": 0, "acting": 8, "not_written": 16, "overwritten": 24, "producer_before": 32,
+        "producer_cause": 40, "producer_sequence": 48, "epoch": 80, "pid": 88, "owner": 128, "dropped_bad": 136, "redelivered": 144,
         "supervisor_before": 152, "supervisor_cause": 160, "supervisor_sequence": 168, "granted": 256,
         "consumed": 264, "rollback": 272, "shutdown": 280, "lag": 288, "learner_before": 296,
         "learner_cause": 304, "learner_sequence": 312, "bell": 384}
