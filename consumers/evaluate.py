@@ -210,6 +210,7 @@ def main(arguments: Sequence[str]) -> int:
     if not resolved.is_file():
         print(f"evaluate: {resolved}: no such file; needs the directory of a run", file=sys.stderr)
         return EXIT_USAGE
+    torch.set_num_threads(1)  # a few hundred rows a step: a second thread would cost more than it does
     try:
         settings = configuration.load_resolved(resolved).evaluate
         if args.render:
