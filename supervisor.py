@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import select
@@ -239,6 +240,8 @@ class Supervisor:
             popen = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=native.ROOT,
                 start_new_session=True, pass_fds=(*fds, self.directory.lock_fd),
+                # Between fork and exec, which is safe with one thread: no child is ever without it.
+                preexec_fn=functools.partial(procfs.die_with_parent, os.getpid()),
             )
         finally:
             os.close(log)

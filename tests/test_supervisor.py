@@ -11,7 +11,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from command import CARTPOLE, DEADLINE_SECONDS, command, segments, supervise
+from command import CARTPOLE, DEADLINE_SECONDS, SHM, command, segments, supervise
 
 from monitor import rundir
 
@@ -83,9 +83,12 @@ class Run:
         return found
 
     def close(self):
+        """Ends what a test has left; a killed supervisor leaves its segments to the next start."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+        for name in self.segments() & segments():
+            (SHM / name).unlink(missing_ok=True)
         self.errors.close()
 
 
@@ -287,6 +290,13 @@ def test_the_exporter_may_die_without_harm(live):
 # Signals
 
 
+def training(start):
+    """A run that trains."""
+    run = start()
+    run.running()
+    return run
+
+
 def test_a_signal_stops_the_run_in_order(stopped):
     assert stopped.code == 0, stopped.said()
     summary = stopped.summary()
@@ -328,12 +338,18 @@ def test_a_second_signal_forces_the_end_of_a_start_too(start):
     assert "killed by a second SIGTERM" in run.said()
 
 
-def test_a_signal_during_the_evaluation_ends_it_and_keeps_the_run_done(start):
+def evaluating(start):
+    """A run in its evaluation, which would take very long."""
     run = start("stop.versions=2", "evaluate.episodes=1000000")
-    run.until(lambda status: status["state"] == "stopping")
     deadline = time.monotonic() + DEADLINE_SECONDS
-    while not any("consumers.evaluate" in line for line in run.alive()) and time.monotonic() < deadline:
+    while not any("consumers.evaluate" in line for line in run.alive()):
+        assert time.monotonic() < deadline, run.status()
         time.sleep(0.02)
+    return run
+
+
+def test_a_signal_during_the_evaluation_ends_it_and_keeps_the_run_done(start):
+    run = evaluating(start)
     run.process.send_signal(signal.SIGINT)
     assert run.end() == 0, run.said()
     assert (run.summary()["state"], run.summary()["score"]["evaluated"]) == ("done", None)
@@ -357,9 +373,9 @@ def test_a_child_that_dies_stops_the_run_with_a_message(start, role):
     assert summary["slots"]["committed"] == summary["slots"]["consumed"] + summary["slots"]["dropped"]
 
 
-def test_the_children_of_a_killed_supervisor_die_and_the_next_start_sweeps(start, tmp_path):
-    run = start()
-    run.running()
+@pytest.mark.parametrize("moment", [training, evaluating])
+def test_the_children_of_a_killed_supervisor_die_and_the_next_start_sweeps(start, tmp_path, moment):
+    run = moment(start)
     run.process.kill()
     run.process.wait()
     deadline = time.monotonic() + DEADLINE_SECONDS
