@@ -477,7 +477,8 @@ class Supervisor:
         rundir.write_json(self.directory.path / rundir.SUMMARY, report, durable=True)
         self.directory.close_attempt(report["state"])
         self.directory.event("supervisor", 0, report["state"], code=self.code)
-        self.display.say(status.summary_line(report))
+        self.display.close()
+        print(status.summary_line(report), flush=True)
         for exporter in self._alive("exporter"):
             exporter.popen.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
