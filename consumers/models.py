@@ -12,13 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from consumers import distributions
+from consumers import distributions, onednn
 from producers.program import Op, Program, ProgramError, Weight
 
 _KINDS = {
     "cast_affine", "slice", "reshape", "linear", "add", "mul", "activation", "concat", "mask", "head",
 }  # fmt: skip
 _ACTIVATIONS = {
+    "relu": torch.relu,
     "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
     "gelu-erf": F.gelu,
     "tanh": torch.tanh,
@@ -28,15 +29,16 @@ _ACTIVATIONS = {
 
 @dataclass(frozen=True)
 class _Step:
-    """One operation, or several linear ones that read the same buffer, as one matrix product."""
+    """One operation; or a linear one with the ReLU behind it; or several linear ones that read the same
+    buffer, as one matrix product."""
 
     op: Op
     outputs: tuple[int, ...]  # buffers
     sizes: tuple[int, ...]  # their widths
-    weights: tuple[str, ...]  # parameter names: of linear operations W, then biases apart
-    biases: tuple[str, ...] = ()
+    weights: tuple[str, ...]  # names of parameters or buffers; of linear operations W only
+    biases: tuple[str, ...] = ()  # of linear operations
     terminal: bool = False  # linear: the outputs are logits and value, and nothing else reads them
-    in_place: bool = False  # activation: nothing else reads or needs its input
+    relu: bool = False  # linear
 
 
 class PolicyModel(nn.Module):
@@ -55,6 +57,7 @@ class PolicyModel(nn.Module):
         self._steps = _plan(program)
         self._logits = program.ops[_head(program)].inputs[0]
         self._obs_shape = program.buffers[program.obs].shape
+        self._fusible = onednn.is_available()
         self._flat = torch.empty(program.count)
         for weight, view in self._views():
             _register(self, weight.name, nn.Parameter(view) if weight.trainable else view)
@@ -79,9 +82,17 @@ class PolicyModel(nn.Module):
         values: dict[int | None, Tensor] = {self.program.obs: obs.reshape(-1, *self._obs_shape).flatten(1)}
         if mask is not None:
             values[self.program.mask] = mask.reshape(-1, self.program.logits).bool()
+        fused = (
+            self._fusible
+            and device == "cpu"
+            and dtype == torch.bfloat16
+            and not torch.compiler.is_compiling()
+        )
         with torch.autocast(device, enabled=False):  # the casts are where they are written
             for step in self._steps:
-                self._run(step, values, dtype)
+                self._run(step, values, dtype, fused)
+        if fused:  # a NaN among the weights shows, whatever a ReLU made of it
+            values[self._logits] = values[self._logits] + self._flat.sum() * 0.0
         logits = values[self._logits].float().t().reshape(self.program.logits, *lead).movedim(0, -1)
         if self.program.value is None:
             return logits, None
@@ -160,19 +171,15 @@ class PolicyModel(nn.Module):
         memo[id(self)] = copy
         return copy
 
-    def _run(self, step: _Step, values: dict[int | None, Tensor], dtype: torch.dtype) -> None:
+    def _run(self, step: _Step, values: dict[int | None, Tensor], dtype: torch.dtype, fused: bool) -> None:
         """One step on flattened rows [n, width]."""
         op = step.op
         output, x = step.outputs[0], values[op.inputs[0]]
         match op.kind:
             case "linear":
-                results = self._linear(step, x, dtype)
-                values.update(zip(step.outputs, results))
+                values.update(zip(step.outputs, self._linear(step, x, dtype, fused)))
             case "activation":
-                if op.attrs["function"] == "relu":
-                    values[output] = torch.relu_(x) if step.in_place else torch.relu(x)
-                else:
-                    values[output] = _ACTIVATIONS[op.attrs["function"]](x)
+                values[output] = _ACTIVATIONS[op.attrs["function"]](x)
             case "cast_affine":
                 values[output] = self._cast(step, x).to(dtype)
             case "slice":
@@ -189,20 +196,25 @@ class PolicyModel(nn.Module):
                 mask = values.get(self.program.mask)
                 values[output] = x if mask is None else torch.where(mask, x, -torch.inf)
 
-    def _linear(self, step: _Step, x: Tensor, dtype: torch.dtype) -> Sequence[Tensor]:
-        tensors = self._tensors
-        if len(step.weights) == 1:
-            weight = tensors[step.weights[0]]
-            bias = tensors[step.biases[0]] if step.biases else None
+    def _linear(self, step: _Step, x: Tensor, dtype: torch.dtype, fused: bool) -> Sequence[Tensor]:
+        weight = self._joined(step.weights)
+        bias = self._joined(step.biases) if step.biases else None
+        if fused:
+            y = onednn.linear(x.to(dtype), weight, bias, relu=step.relu)
         else:
-            weight = torch.cat([tensors[name] for name in step.weights])
-            bias = torch.cat([tensors[name] for name in step.biases]) if step.biases else None
-        y = F.linear(x, weight.to(dtype), None if bias is None else bias.to(dtype))
+            y = F.linear(x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
+            if step.relu:
+                y = torch.relu_(y)
         if not step.terminal:
             return (y,)
         # Few columns, of which softmax and loss read one after another: they are laid out so.
         columns = y.t().float().contiguous()
         return [column.t() for column in columns.split(step.sizes)]
+
+    def _joined(self, names: tuple[str, ...]) -> Tensor:
+        if len(names) == 1:
+            return self._tensors[names[0]]
+        return torch.cat([self._tensors[name] for name in names])
 
     def _cast(self, step: _Step, x: Tensor) -> Tensor:
         scale, offset, clip = (step.op.attrs[name] for name in ("scale", "offset", "clip"))
@@ -219,18 +231,25 @@ def _head(program: Program) -> int:
 
 
 def _plan(program: Program) -> list[_Step]:
-    """The operations as steps: logits and value from the same features are one matrix product."""
+    """The operations as steps; see _Step for what becomes one."""
     unknown = {op.kind for op in program.ops} - _KINDS
     if unknown:
         raise ProgramError(f"not implemented in the torch module: {', '.join(sorted(unknown))}")
-    readers: dict[int, list[str]] = {}
-    made_by = {op.output: op.kind for op in program.ops}
+    readers: dict[int, list[Op | None]] = {}  # None: the value is read outside
+    if program.value is not None:
+        readers[program.value] = [None]
     for op in program.ops:
         for buffer in op.inputs:
-            readers.setdefault(buffer, []).append(op.kind)
+            readers.setdefault(buffer, []).append(op)
 
     def is_terminal(op: Op) -> bool:
-        return op.kind == "linear" and set(readers.get(op.output, ())) <= {"mask", "head"}
+        kinds = {reader and reader.kind for reader in readers.get(op.output, ())}
+        return op.kind == "linear" and kinds <= {"mask", "head", None}
+
+    def relu_behind(op: Op) -> Op | None:
+        reader = readers[op.output][0] if len(readers.get(op.output, ())) == 1 else None
+        is_relu = reader is not None and reader.attrs.get("function") == "relu"
+        return reader if op.kind == "linear" and is_relu else None
 
     steps: list[_Step] = []
     done: set[int] = set()
@@ -238,24 +257,23 @@ def _plan(program: Program) -> list[_Step]:
         if op.output in done or op.kind == "head":
             continue
         group = [op]
-        if is_terminal(op):
-            for other in program.ops[index + 1 :]:
-                same = other.inputs == op.inputs and len(other.weights) == len(op.weights)
-                if is_terminal(other) and same:
-                    group.append(other)
-        done.update(member.output for member in group)
-        first = (
-            1 if op.kind == "linear" else None
-        )  # of a linear operation's weights, W; the other is its bias
+        for other in program.ops[index + 1 :] if is_terminal(op) else ():
+            same = other.inputs == op.inputs and len(other.weights) == len(op.weights)
+            if is_terminal(other) and same:
+                group.append(other)
+        relu = relu_behind(op)
+        outputs = tuple(member.output for member in group) if relu is None else (relu.output,)
+        done.update(outputs)
+        own = 1 if op.kind == "linear" else len(op.weights)  # a linear operation's second weight is its bias
         steps.append(
             _Step(
                 op,
-                outputs=tuple(member.output for member in group),
-                sizes=tuple(program.buffers[member.output].width for member in group),
-                weights=tuple(weight.name for member in group for weight in member.weights[:first]),
-                biases=tuple(weight.name for member in group for weight in member.weights[1:] if first),
+                outputs,
+                sizes=tuple(program.buffers[output].width for output in outputs),
+                weights=tuple(weight.name for member in group for weight in member.weights[:own]),
+                biases=tuple(weight.name for member in group for weight in member.weights[own:]),
                 terminal=is_terminal(op),
-                in_place=made_by.get(op.inputs[0]) == "linear" and len(readers[op.inputs[0]]) == 1,
+                relu=relu is not None,
             )
         )
     return steps

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from programs import perceptron, programs, random_mask, random_obs, random_weights
 
-from consumers import distributions
+from consumers import distributions, onednn
 from consumers.models import PolicyModel
 from producers.program import ProgramError, build
 
@@ -127,7 +127,7 @@ def test_initialisation_is_orthogonal_from_the_seed_alone():
     assert not weights["trunk.0.bias"].any()
 
 
-@settings(deadline=None, max_examples=60, derandomize=True)
+@settings(deadline=None, max_examples=40, derandomize=True)
 @given(programs())
 def test_any_program_trains_with_finite_gradients(program):
     generator = np.random.default_rng(0)
@@ -159,7 +159,42 @@ def test_under_autocast_logits_value_and_log_probabilities_are_float32():
     assert {p.grad.dtype for p in model.parameters()} == {torch.float32}
 
 
-@settings(deadline=None, max_examples=60, derandomize=True)
+def bf16_pass(model: PolicyModel, obs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Logits, value, and the gradient of a mixture of them by every parameter."""
+    model.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16):
+        logits, value = model(obs)
+    (logits.sin().sum() + value.square().sum()).backward()
+    return logits.detach(), value.detach(), *(p.grad for p in model.parameters() if p.grad is not None)
+
+
+@pytest.mark.skipif(not onednn.is_available(), reason="this CPU does not multiply bfloat16")
+@settings(deadline=None, max_examples=40, derandomize=True)
+@given(programs())
+def test_fused_layers_give_what_plain_ones_give_within_bfloat16(program):
+    generator = np.random.default_rng(2)
+    model = PolicyModel(program)
+    model.load_flat(random_weights(program, generator, gain=0.3))
+    obs = torch.from_numpy(random_obs(program, 40, generator)) / 100
+    fused = bf16_pass(model, obs)
+    model._fusible = False
+    plain = bf16_pass(model, obs)
+    assert len(fused) == len(plain)
+    for a, b in zip(fused, plain):
+        assert a.dtype == b.dtype == torch.float32
+        assert (a - b).abs().max() <= 0.03 * b.abs().max() + 1e-6
+
+
+@pytest.mark.parametrize("layer", ["trunk.0.weight", "trunk.1.bias", "policy.weight"])
+def test_a_nan_among_the_weights_shows_in_the_logits(layer):
+    model = model_of()
+    model.state_dict()[layer].view(-1)[0] = torch.nan
+    for bf16 in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            assert model(torch.randn(4, 20))[0].isnan().any()
+
+
+@settings(deadline=None, max_examples=40, derandomize=True)
 @given(programs())
 def test_observations_in_the_narrowest_dtype_give_the_same_results(program):
     generator = np.random.default_rng(1)

@@ -1,0 +1,155 @@
+"""The policy alone: acting in C, and training the same network in torch.
+
+    python -m bench.policy [--seconds N] [--json FILE]
+
+Acting: hr_policy_act (forward pass, sampling, log-probabilities) for 1024 agents on one core. Training:
+forward, backward and a fused AdamW step on batches of 8192, in float32, under bf16 autocast, and with weights
+kept in bf16 beside float32 masters; on one thread and on all cores. Of many short runs the best and the median:
+shared machine the first is what the code can do, the second what it got.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from consumers.allocator import keep_freed_memory
+from consumers.models import PolicyModel
+from producers.c_policy import CPolicy
+from producers.program import Program, build
+
+AGENTS = 1024
+BATCH = 8192
+NETWORKS = ([128], [128, 128])
+SPEC = {"obs": {"dtype": "float32", "shape": [118]}, "heads": [{"choices": 3}], "mask": False}
+
+
+def per_call(call: Callable[[], object], seconds: float) -> tuple[float, float]:
+    """Best and median seconds of a call."""
+    for _ in range(5):
+        call()
+    times, end = [], time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        begin = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begin)
+    return min(times), float(np.median(times))
+
+
+def actor_flops(program: Program) -> int:
+    """Multiplications and additions of one agent's matrix products, the value layer left out."""
+    acting = (op for i, op in enumerate(program.ops) if op.kind == "linear" and i not in program.learner_only)
+    return sum(2 * op.weights[0].count for op in acting)
+
+
+def acting(hidden: list[int], activation: str, seconds: float) -> dict[str, Any]:
+    program = build({"hidden": hidden, "activation": activation}, SPEC)
+    generator = np.random.default_rng(0)
+    flat = generator.normal(0, 0.1, program.count).astype(np.float32)
+    obs = generator.normal(0, 1, (AGENTS, 118)).astype(np.float32)
+    policy = CPolicy(program, AGENTS)
+    policy.load(flat)
+    best, median = per_call(lambda: policy.act(obs), seconds)
+    load, _ = per_call(lambda: policy.load(flat), seconds / 10)
+    return {
+        "hidden": hidden,
+        "activation": activation,
+        "passes_per_second": AGENTS / best,
+        "median_passes_per_second": AGENTS / median,
+        "gflops": AGENTS * actor_flops(program) / best / 1e9,
+        "load_us": load * 1e6,
+    }
+
+
+def training(hidden: list[int], precision: str, threads: int, seconds: float) -> dict[str, Any]:
+    torch.set_num_threads(threads)
+    model = PolicyModel(build({"hidden": hidden, "activation": "relu"}, SPEC), seed=0)
+    generator = torch.Generator().manual_seed(0)
+    obs = torch.randn(BATCH, 118, generator=generator)
+    action = torch.randint(0, 3, (BATCH, 1), generator=generator)
+    advantage, target = torch.randn(2, BATCH, generator=generator)
+    parameters = list(model.parameters())
+    masters = [p.detach().clone() for p in parameters]
+    optimizer = torch.optim.AdamW(masters if precision == "bf16 weights" else parameters, lr=1e-4, fused=True)
+    if precision == "bf16 weights":
+        for p in parameters:
+            p.data = p.data.bfloat16()
+    if precision != "float32":
+        obs = obs.bfloat16()
+
+    def step() -> None:
+        for p in parameters:
+            p.grad = None
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision != "float32"):
+            logits, value = model(obs)
+        log_prob, entropy = model.log_prob_entropy(logits, action)
+        ratio = (log_prob + 1.0986).exp()
+        surrogate = torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+        loss = (value - target).square().mean() - surrogate.mean() - 0.01 * entropy.mean()
+        loss.backward()
+        if precision == "bf16 weights":
+            for master, p in zip(masters, parameters, strict=True):
+                master.grad = p.grad.float()
+        optimizer.step()
+        if precision == "bf16 weights":
+            torch._foreach_copy_([p.detach() for p in parameters], masters)
+
+    best, median = per_call(step, seconds)
+    return {
+        "hidden": hidden,
+        "precision": precision,
+        "threads": threads,
+        "samples_per_second": BATCH / best,
+        "median_samples_per_second": BATCH / median,
+    }
+
+
+def measure(seconds: float) -> dict[str, Any]:
+    """All figures, `seconds` each; prints them as they come."""
+    keep_freed_memory()
+    figures: dict[str, Any] = {"acting": [], "training": []}
+    print(f"acting, one core, {AGENTS} agents            best      median")
+    for hidden, activation in ((NETWORKS[0], "relu"), (NETWORKS[1], "relu"), (NETWORKS[1], "tanh")):
+        one = acting(hidden, activation, seconds)
+        figures["acting"].append(one)
+        print(
+            f"  {hidden!s:12} {activation:10} {one['passes_per_second'] / 1e6:16.2f} M/s"
+            f" {one['median_passes_per_second'] / 1e6:6.2f} M/s  {one['gflops']:.0f} GFLOP/s,"
+            f" new weights in {one['load_us']:.0f} us"
+        )
+    print(f"training, batches of {BATCH}               best      median")
+    for threads in sorted({1, len(os.sched_getaffinity(0))}):
+        for hidden in NETWORKS:
+            for precision in ("float32", "bf16 autocast", "bf16 weights"):
+                one = training(hidden, precision, threads, seconds)
+                figures["training"].append(one)
+                print(
+                    f"  {hidden!s:12} {precision:14} {threads} threads"
+                    f" {one['samples_per_second'] / 1e6:6.3f} M/s"
+                    f" {one['median_samples_per_second'] / 1e6:6.3f} M/s"
+                )
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each figure (default 2)")
+    parser.add_argument("--json", type=Path, help="write the figures there too")
+    options = parser.parse_args()
+    figures = measure(options.seconds)
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
