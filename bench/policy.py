@@ -4,8 +4,8 @@
 
 Acting: hr_policy_act (forward pass, sampling, log-probabilities) for 1024 agents on one core. Training:
 forward, backward and a fused AdamW step on batches of 8192, in float32, under bf16 autocast, and with weights
-kept in bf16 beside float32 masters; on one thread and on all cores. Of many short runs the best and the median:
-shared machine the first is what the code can do, the second what it got.
+kept in bf16 beside float32 masters; on one thread and on all cores. Of many short runs the best and the
+median: on a shared machine the first is what the code can do, the second what it got.
 """
 
 from __future__ import annotations
