@@ -7,6 +7,7 @@ own, and the copy is also the cast.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
@@ -26,10 +27,29 @@ class Slot(Protocol):
 
 
 class Pieces(NamedTuple):
-    """The segments of one minibatch: as runs [start, stop) and, the same, as indices [m]."""
+    """The segments of one minibatch: blocks of `length` neighbours, in ascending order, and the same as runs
+    [start, stop) of segments."""
 
+    blocks: Tensor  # [n] int64: block i is the segments from i * length on
+    length: int
     runs: list[tuple[int, int]]
-    index: Tensor
+
+    @property
+    def count(self) -> int:
+        return len(self.blocks) * self.length
+
+    @property
+    def index(self) -> Tensor:
+        """The segments one by one: [m] int64."""
+        within = torch.arange(self.length, device=self.blocks.device)
+        return (self.blocks[:, None] * self.length + within).flatten()
+
+    def take(self, x: Tensor) -> Tensor:
+        """Their part of x [T, A, ...]: [T, m, ...]. By blocks, which copies several times faster than one by
+        one."""
+        rows, segments, *rest = x.shape
+        grouped = x.view(rows, segments // self.length, self.length * math.prod(rest))
+        return grouped.index_select(1, self.blocks).view(rows, self.count, *rest)
 
 
 class Batch:
@@ -70,12 +90,16 @@ class Batch:
             self.rewards.clamp_(-reward_clip, reward_clip)
         self.terminated = joined("terminated").bool()  # [T, A]
         self.truncated = joined("truncated").bool()  # [T, A]
-        self.valid = self.kept = joined("valid").bool()  # [T, A]; kept: in the loss
+        valid = kept = joined("valid").bool()
         self._versions = joined("version")  # [T, K*G]: a slot's G groups are equal and contiguous
         self.newest_version = int(self._versions.max())
         if oldest_version is not None:
             everyone = torch.arange(self.segments, device=device)
-            self.kept = self.valid & (self.acting(everyone) >= oldest_version)
+            kept = valid & (self.acting(everyone) >= oldest_version)
+        self.valid_steps, self.kept_steps = int(valid.sum()), int(kept.sum())
+        # [T, A] bool, None where that is all of them; kept: in the loss
+        self.valid = None if self.valid_steps == valid.numel() else valid
+        self.kept = None if self.kept_steps == kept.numel() else kept
 
     def acting(self, index: Tensor) -> Tensor:
         """The versions of the weights that acted in the segments `index` [m]: [T, m] int64."""
@@ -101,13 +125,13 @@ class Batch:
         if rest:
             raise ValueError(f"{self.segments} segments cannot be divided into {count} minibatches")
         if count == 1:
-            yield pieces(torch.arange(1), size)
+            yield pieces(torch.arange(1), size, self.device)
             return
         blocks = max(n for n in range(1, BLOCKS + 1) if size % n == 0)
         length = size // blocks
         order = torch.randperm(self.segments // length, generator=generator)
         for chosen in order.view(count, blocks):
-            yield pieces(chosen.sort().values, length)
+            yield pieces(chosen.sort().values, length, self.device)
 
     def observe(self, runs: Sequence[tuple[int, int]], rows: int, out: Tensor) -> Tensor:
         """The first `rows` observations of the segments in `runs`, cast to `out`'s dtype: [rows, m, ...].
@@ -126,9 +150,8 @@ class Batch:
         self.observations.clear()
 
 
-def pieces(blocks: Tensor, length: int) -> Pieces:
-    """The segments of blocks [n] of `length` neighbours each; blocks in ascending order."""
-    index = (blocks[:, None] * length + torch.arange(length)).flatten()
+def pieces(blocks: Tensor, length: int, device: torch.device) -> Pieces:
+    """The segments of blocks [n] of `length` neighbours each; blocks in ascending order, on the CPU."""
     runs: list[tuple[int, int]] = []
     for block in blocks.tolist():
         start = block * length
@@ -136,7 +159,7 @@ def pieces(blocks: Tensor, length: int) -> Pieces:
             runs[-1] = (runs[-1][0], start + length)
         else:
             runs.append((start, start + length))
-    return Pieces(runs, index)
+    return Pieces(blocks.to(device), length, runs)
 
 
 def _names(has_mask: bool) -> list[str]:

@@ -20,8 +20,6 @@ MAX_LOG_RATIO = 20.0  # exp() of it is finite in float32, and so is its product 
 class Settings(Protocol):
     """What the arms read of run.yaml's `learner` section."""
 
-    gamma: float
-    gae_lambda: float
     rho_clip: float
     c_clip: float
     clip: float
@@ -32,9 +30,20 @@ class Segments(NamedTuple):
 
     values: Tensor  # [T+1, B] float32, without gradient
     rewards: Tensor  # [T, B] float32, scaled as they are to be learned
-    terminated: Tensor  # [T, B] bool or uint8
-    truncated: Tensor  # [T, B] bool or uint8; termination wins where both are set
-    valid: Tensor  # [T, B] bool or uint8; 0: a reset step, which carries no experience
+    discounts: Tensor  # [T, B] float32 of the successor's value: gamma, 0 after a termination
+    traces: Tensor  # [T, B] float32 of the successor's error: gamma * lambda, 0 at every end
+    valid: Tensor | None = None  # [T, B] bool; False: a reset step, no experience. None: all are valid
+
+
+def decays(
+    terminated: Tensor, truncated: Tensor, valid: Tensor | None, *, gamma: float, lambda_: float
+) -> tuple[Tensor, Tensor]:
+    """Discounts and traces of Segments from flags [T, B], bool or uint8. Termination wins over truncation."""
+    terminated = terminated.bool()
+    goes_on = ~(terminated | truncated.bool())
+    if valid is not None:
+        goes_on &= valid.bool()
+    return (~terminated).float().mul_(gamma), goes_on.float().mul_(gamma * lambda_)
 
 
 class Estimates(NamedTuple):
@@ -56,9 +65,7 @@ def ratio(log_ratio: Tensor) -> Tensor:
     return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
-def vtrace(
-    segments: Segments, log_ratio: Tensor, *, gamma: float, lambda_: float, rho_clip: float, c_clip: float
-) -> Estimates:
+def vtrace(segments: Segments, log_ratio: Tensor, *, rho_clip: float, c_clip: float) -> Estimates:
     """V-trace targets v_t and advantages q_t - V_t (Espeholt et al. 2018, arXiv 1802.01561).
 
     `log_ratio` [T, B] is log pi/mu of the policy whose values are estimated. With rho = min(rho_clip, w) and
@@ -72,16 +79,16 @@ def vtrace(
     ValueError on shapes that do not fit.
     """
     _check(segments, log_ratio)
-    kept = segments.valid.bool()
-    ends = _ends(segments)
-    w = ratio(torch.where(kept, log_ratio, 0.0))
-    return _estimate(segments, kept, ends, gamma, lambda_, w.clamp(max=rho_clip), w.clamp(max=c_clip))
+    if segments.valid is not None:
+        log_ratio = torch.where(segments.valid, log_ratio, 0.0)
+    w = ratio(log_ratio)
+    return _estimate(segments, w.clamp(max=rho_clip), w.clamp(max=c_clip))
 
 
-def gae(segments: Segments, *, gamma: float, lambda_: float) -> Estimates:
+def gae(segments: Segments) -> Estimates:
     """Generalised advantage estimation (Schulman et al. 2016, arXiv 1506.02438): V-trace with rho = c = 1."""
     _check(segments, None)
-    return _estimate(segments, segments.valid.bool(), _ends(segments), gamma, lambda_, None, None)
+    return _estimate(segments, None, None)
 
 
 def clipped_surrogate(log_ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
@@ -102,14 +109,17 @@ def value_loss(values: Tensor, targets: Tensor, old_values: Tensor | None, clip:
     return torch.maximum(loss, 0.5 * (near - targets).square())
 
 
-def kept_mean(x: Tensor, kept: Tensor, count: Tensor) -> Tensor:
-    """Mean of `x` over the `count` steps `kept`; by selection, so that what is left out may be anything."""
-    return torch.where(kept, x, 0.0).sum() / count
+def kept_mean(x: Tensor, kept: Tensor | None, count: Tensor | int) -> Tensor:
+    """Mean of `x` over the `count` steps `kept` (None: all); by selection, so that what is left out may be
+    anything."""
+    return (x if kept is None else torch.where(kept, x, 0.0)).sum() / count
 
 
-def normalize(advantages: Tensor, kept: Tensor, count: Tensor) -> Tensor:
+def normalize(advantages: Tensor, kept: Tensor | None, count: Tensor | int) -> Tensor:
     """Advantages to mean 0 and standard deviation 1 over the kept steps, 0 elsewhere."""
-    centred = torch.where(kept, advantages - kept_mean(advantages, kept, count), 0.0)
+    centred = advantages - kept_mean(advantages, kept, count)
+    if kept is not None:
+        centred = torch.where(kept, centred, 0.0)
     return centred / ((centred.square().sum() / count).sqrt() + 1e-8)
 
 
@@ -122,37 +132,25 @@ def _check(segments: Segments, log_ratio: Tensor | None) -> None:
             raise ValueError(f"{name} {tuple(x.shape)}: expected {(horizon, batch)}")
 
 
-def _ends(segments: Segments) -> Tensor:
-    return segments.terminated.bool() | segments.truncated.bool()
-
-
-def _estimate(
-    segments: Segments,
-    kept: Tensor,
-    ends: Tensor,
-    gamma: float,
-    lambda_: float,
-    rho: Tensor | None,
-    c: Tensor | None,
-) -> Estimates:
+def _estimate(segments: Segments, rho: Tensor | None, c: Tensor | None) -> Estimates:
     """e_t = v_t - V_t = rho_t td_t + gamma lambda c_t k_t e_{t+1}, backwards from e_T = 0, and the advantage
     td_t + gamma lambda k_t e_{t+1}. One fused operation a step; all else for the whole array at once."""
     v_tm1, v_t = segments.values[:-1], segments.values[1:]
-    td = torch.where(segments.terminated.bool(), segments.rewards, segments.rewards + gamma * v_t) - v_tm1
-    td = torch.where(kept, td, 0.0)
-    trace = (kept & ~ends).to(td.dtype).mul_(gamma * lambda_)
+    td = torch.addcmul(segments.rewards, segments.discounts, v_t).sub_(v_tm1)
+    if segments.valid is not None:
+        td = torch.where(segments.valid, td, 0.0)
     delta = td if rho is None else rho * td
-    decay = trace if c is None else c * trace
+    decay = segments.traces if c is None else c * segments.traces
     errors = torch.empty_like(td)
     errors[-1] = delta[-1]
-    rows, deltas, decays = errors.unbind(), delta.unbind(), decay.unbind()
+    rows, deltas, decays_ = errors.unbind(), delta.unbind(), decay.unbind()
     for t in range(len(rows) - 2, -1, -1):
-        torch.addcmul(deltas[t], decays[t], rows[t + 1], out=rows[t])
+        torch.addcmul(deltas[t], decays_[t], rows[t + 1], out=rows[t])
+    targets = v_tm1 + errors
     if rho is None and c is None:
-        return Estimates(v_tm1 + errors, errors)
-    advantages = td.clone()
-    advantages[:-1].addcmul_(trace[:-1], errors[1:])
-    return Estimates(v_tm1 + errors, advantages)
+        return Estimates(targets, errors)
+    td[:-1].addcmul_(segments.traces[:-1], errors[1:])
+    return Estimates(targets, td)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +180,11 @@ def _proximal(steps: Steps) -> Tensor:
 
 
 def _vtrace(segments: Segments, log_ratio: Tensor, s: Settings) -> Estimates:
-    return vtrace(
-        segments, log_ratio, gamma=s.gamma, lambda_=s.gae_lambda, rho_clip=s.rho_clip, c_clip=s.c_clip
-    )
+    return vtrace(segments, log_ratio, rho_clip=s.rho_clip, c_clip=s.c_clip)
 
 
 def _gae(segments: Segments, log_ratio: Tensor, s: Settings) -> Estimates:
-    return gae(segments, gamma=s.gamma, lambda_=s.gae_lambda)
+    return gae(segments)
 
 
 def _clip_behaviour(steps: Steps, s: Settings) -> Tensor:

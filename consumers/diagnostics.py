@@ -37,34 +37,28 @@ def age_bin(age_ns: int, bins: int) -> int:
     return min((age_ns // 1_000_000).bit_length(), bins - 1)
 
 
-def ratio_statistics(log_ratio: Tensor, kept: Tensor) -> dict[str, float]:
-    """Mean, p1, p50, p99 and maximum of w = exp(log_ratio) over the kept steps; NaN where there are none."""
-    count = int(kept.sum())
-    if count == 0:
+def ratio_statistics(log_ratio: Tensor, kept: Tensor | None) -> dict[str, float]:
+    """Mean, p1, p50, p99 and maximum of w = exp(log_ratio) over the kept steps (None: all); NaN where there
+    are none."""
+    x = log_ratio if kept is None else log_ratio[kept]
+    if x.numel() == 0:
         return dict.fromkeys(("mean", "p1", "p50", "p99", "max"), float("nan"))
-    outside = 2 * RATIO_RANGE  # histc leaves out what is out of range
-    inside = log_ratio.clamp(-RATIO_RANGE, RATIO_RANGE)
-    histogram = torch.where(kept, inside, outside).histc(RATIO_BINS, -RATIO_RANGE, RATIO_RANGE)
-    share = histogram.cumsum(0) / histogram.sum()
-    at = torch.searchsorted(share, torch.tensor([0.01, 0.5, 0.99]))
+    x = x.clamp(-RATIO_RANGE, RATIO_RANGE)
+    share = x.histc(RATIO_BINS, -RATIO_RANGE, RATIO_RANGE).cumsum(0) / x.numel()
+    at = torch.searchsorted(share, torch.tensor([0.01, 0.5, 0.99], device=x.device))
     width = 2 * RATIO_RANGE / RATIO_BINS
     p1, p50, p99 = ((at + 0.5) * width - RATIO_RANGE).exp().tolist()
-    largest = torch.where(kept, log_ratio, float("-inf")).max()
-    mean = torch.where(kept, inside, float("-inf")).exp().sum() / count
-    return {"mean": float(mean), "p1": p1, "p50": p50, "p99": p99, "max": float(largest.exp())}
+    return {"mean": float(x.exp().mean()), "p1": p1, "p50": p50, "p99": p99, "max": float(x.max().exp())}
 
 
-def explained_variance(values: Tensor, targets: Tensor, kept: Tensor) -> float:
-    """1 - Var(targets - values) / Var(targets) over the kept steps; NaN where the targets do not vary."""
-    count = kept.sum().clamp(min=1)
-
-    def variance(x: Tensor) -> Tensor:
-        x = torch.where(kept, x, 0.0)
-        mean = x.sum() / count
-        return (torch.where(kept, x - mean, 0.0).square().sum() / count).to(torch.float64)
-
-    total = variance(targets)
-    return float(1.0 - variance(targets - values) / total) if total > 0 else float("nan")
+def explained_variance(values: Tensor, targets: Tensor, kept: Tensor | None) -> float:
+    """1 - Var(targets - values) / Var(targets) over the kept steps (None: all); NaN where the targets do not
+    vary."""
+    if kept is not None:
+        values, targets = values[kept], targets[kept]
+    if targets.numel() == 0 or (total := float(targets.var(unbiased=False))) == 0.0:
+        return float("nan")
+    return 1.0 - float((targets - values).var(unbiased=False)) / total
 
 
 def finite(figures: Mapping[str, object]) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -25,14 +26,21 @@ class Optimizer:
     """AdamW (arXiv 1711.05101), or Muon for 2-D weights with AdamW for the rest.
 
     Muon's updates are scaled to the root mean square of AdamW's (arXiv 2502.16982), so that one learning rate
-    means about the same for both.
+    means about the same for both. Parameters that lie side by side in memory share one gradient vector and
+    are moved as one: for a small net the calls cost more than the work.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], settings: Settings):
-        self.parameters = [p for p in parameters if p.requires_grad]
+        """Takes over the parameters' gradients, which are 0 afterwards."""
+        parameters = [p for p in parameters if p.requires_grad]
         self._max_norm = settings.max_grad_norm
-        matrices = [p for p in self.parameters if p.ndim == 2 and settings.optimizer == "muon"]
-        others = [p for p in self.parameters if not any(p is m for m in matrices)]
+        self._runs = [_Run(run) for run in _side_by_side(parameters)]
+        self._gradients = [run.gradient for run in self._runs]
+        matrices: list[nn.Parameter] = []
+        others: list[nn.Parameter] = [run.whole for run in self._runs]
+        if settings.optimizer == "muon":
+            matrices = [p for p in parameters if p.ndim == 2]
+            others = [p for p in parameters if p.ndim != 2]
         self._parts: list[torch.optim.Optimizer] = []
         if matrices:
             self._parts.append(
@@ -50,25 +58,23 @@ class Optimizer:
                     betas=settings.betas,
                     eps=settings.eps,
                     weight_decay=settings.weight_decay,
-                    fused=True,  # one kernel: with a small net the calls cost more than the work
+                    fused=True,
                 )
             )
 
     def step(self, loss: Tensor, learning_rate: float) -> Tensor | None:
         """Backward has been called on `loss`; moves the parameters and clears their gradients. Returns the
         gradient's norm [] before clipping, or None where it or the loss is not finite: then nothing moves."""
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
-        norm = nn.utils.get_total_norm(gradients, foreach=True)
-        finite = bool(torch.isfinite(norm) & torch.isfinite(loss))
+        norm = _norm(self._gradients)
+        finite = math.isfinite(float(norm)) and math.isfinite(float(loss))
         if finite:
-            if self._max_norm is not None:
-                nn.utils.clip_grads_with_norm_(self.parameters, self._max_norm, norm, foreach=True)
+            if self._max_norm is not None and norm > self._max_norm:
+                torch._foreach_mul_(self._gradients, self._max_norm / (norm + 1e-6))
             for part in self._parts:
                 for group in part.param_groups:
                     group["lr"] = learning_rate
                 part.step()
-        for part in self._parts:
-            part.zero_grad(set_to_none=True)
+        torch._foreach_zero_(self._gradients)
         return norm if finite else None
 
     def state_dict(self) -> list[dict]:
@@ -78,3 +84,40 @@ class Optimizer:
     def load_state_dict(self, state: list[dict]) -> None:
         for part, one in zip(self._parts, state, strict=True):
             part.load_state_dict(one)
+
+
+class _Run:
+    """Parameters side by side in memory: `whole` is all of them as one vector, `gradient` that of their
+    gradients, into which backward adds."""
+
+    def __init__(self, parameters: list[nn.Parameter]):
+        first, count = parameters[0].detach(), sum(p.numel() for p in parameters)
+        self.whole = nn.Parameter(first.as_strided((count,), (1,), first.storage_offset()))
+        self.gradient = torch.zeros_like(self.whole, requires_grad=False)
+        self.whole.grad = self.gradient
+        pieces = self.gradient.split([p.numel() for p in parameters])
+        for parameter, piece in zip(parameters, pieces, strict=True):
+            parameter.grad = piece.view(parameter.shape)
+
+
+def _side_by_side(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """The parameters in their order, cut where one does not begin in memory where the one before ends."""
+    runs: list[list[nn.Parameter]] = []
+    for p in parameters:
+        last = runs[-1][-1] if runs else None
+        if (
+            last is not None
+            and p.is_contiguous()
+            and p.untyped_storage().data_ptr() == last.untyped_storage().data_ptr()
+            and p.data_ptr() == last.data_ptr() + last.numel() * last.element_size()
+        ):
+            runs[-1].append(p)
+        else:
+            runs.append([p])
+    return runs
+
+
+def _norm(gradients: list[Tensor]) -> Tensor:
+    if len(gradients) == 1:
+        return gradients[0].norm()
+    return torch.stack([gradient.norm() for gradient in gradients]).norm()

@@ -13,7 +13,16 @@ import torch
 from torch import Tensor
 
 from consumers.batch import Batch, Pieces, pieces
-from consumers.corrections import CORRECTIONS, Segments, Steps, kept_mean, normalize, ratio, value_loss
+from consumers.corrections import (
+    CORRECTIONS,
+    Segments,
+    Steps,
+    decays,
+    kept_mean,
+    normalize,
+    ratio,
+    value_loss,
+)
 from consumers.diagnostics import explained_variance, ratio_statistics
 from consumers.models import PolicyModel
 from consumers.normalizers import OBSERVATION_ROWS, ObservationStatistics, ValueStatistics
@@ -44,22 +53,24 @@ class View(NamedTuple):
     target: Tensor  # in the value head's units
     advantage: Tensor
 
-    def take(self, index: Tensor) -> View:
-        return View(*(x.index_select(1, index) for x in self))
+    def take(self, part: Pieces) -> View:
+        return View(*(part.take(x) for x in self))
 
 
-class Minibatch(NamedTuple):
-    """The small fields of a minibatch, [T, m] each but action [T, m, heads] and mask [T, m, logits] or
-    None."""
+class Fields(NamedTuple):
+    """The small fields of segments, [T, m] each but action [T, m, heads] and mask [T, m, logits]."""
 
     action: Tensor
     behaviour: Tensor
     rewards: Tensor
-    terminated: Tensor
-    truncated: Tensor
-    valid: Tensor
-    kept: Tensor
-    mask: Tensor | None
+    discounts: Tensor
+    traces: Tensor
+    valid: Tensor | None  # None: all are; so with kept
+    kept: Tensor | None
+    mask: Tensor | None  # None: every choice is allowed
+
+    def take(self, part: Pieces) -> Fields:
+        return Fields(*(None if x is None else part.take(x) for x in self))
 
 
 class Update:
@@ -96,22 +107,23 @@ class Update:
         self.spent_ns = dict.fromkeys(self.spent_ns, 0)
         self._audit = dict.fromkeys(("logprob_error_max", "logprob_tolerance", "precision_gap"), math.nan)
         self._fresh = batch.newest_version == version  # these very weights acted in some of the steps
+        fields = self._fields(batch)
         if self._fresh and self._bf16:
-            self._audit_in_float32(batch, version)
-        prior = self._prior(batch, version) if s.targets == "batch" else None
-        views: list[tuple[Tensor, View]] = []
+            self._audit_in_float32(batch, fields, version)
+        prior = self._prior(batch, fields, version) if s.targets == "batch" else None
+        views: list[tuple[Pieces, View]] = []
         rows: list[Tensor] = []
         epochs = skipped = 0
         while epochs < s.epochs:
             epochs, first = epochs + 1, len(rows)
             for part in batch.minibatches(s.minibatches, self.generator):
-                row, view = self._step(batch, part, prior, version)
+                row, view = self._step(batch, fields, part, prior, version)
                 if row is None:
                     skipped += 1
                 else:
                     rows.append(row)
                 if prior is None:
-                    views.append((part.index, view))
+                    views.append((part, view))
             if s.target_kl is not None and _mean(rows[first:])["update_kl"] > s.target_kl:
                 break
         whole = _joined(views) if prior is None else prior
@@ -125,45 +137,66 @@ class Update:
         return figures | {
             "learning_rate": self.learning_rate,
             "entropy_coef": self.entropy_coef,
-            "samples": int(batch.kept.sum()) * epochs,
-            "masked": int(batch.valid.sum() - batch.kept.sum()),
+            "samples": batch.kept_steps * epochs,
+            "masked": batch.valid_steps - batch.kept_steps,
             "sgd_steps": len(rows),
             "skipped": skipped,
         }
 
+    def _fields(self, batch: Batch) -> Fields:
+        discounts, traces = decays(
+            batch.terminated,
+            batch.truncated,
+            batch.valid,
+            gamma=self.settings.gamma,
+            lambda_=self.settings.gae_lambda,
+        )
+        return Fields(
+            batch.action,
+            batch.behaviour,
+            batch.rewards,
+            discounts,
+            traces,
+            batch.valid,
+            batch.kept,
+            batch.mask,
+        )
+
     @torch.no_grad()
-    def _prior(self, batch: Batch, version: int) -> View:
+    def _prior(self, batch: Batch, fields: Fields, version: int) -> View:
         """One pass over the batch at its start, in runs as long as a minibatch."""
         size = batch.segments // self.settings.minibatches
         found = []
         for i in range(self.settings.minibatches):
-            part = pieces(torch.tensor([i]), size)
             begin = time.perf_counter_ns()
+            part = pieces(torch.tensor([i]), size, self.device)
             obs = self._observe(batch, part, batch.horizon + 1)
-            steps = _minibatch(batch, part)
+            steps = fields.take(part)
             copied = time.perf_counter_ns()
             logits, output = self._run(obs)
             log_prob = self.model.log_prob(logits[:-1], steps.action, steps.mask)
             if i == 0 and self._fresh and not self._bf16:
-                self._compare(logits, log_prob, batch, part, version)
+                self._compare(logits, log_prob, batch, steps, part, version)
             found.append((log_prob, output))
             self.spent_ns["copy"] += copied - begin
             self.spent_ns["forward"] += time.perf_counter_ns() - copied
         begin = time.perf_counter_ns()
         log_prob, output = (torch.cat(x, 1) for x in zip(*found, strict=True))
-        view = self._estimate(log_prob, output, batch)
+        view = self._estimate(log_prob, output, fields)
         self.spent_ns["forward"] += time.perf_counter_ns() - begin
         return view
 
     def _step(
-        self, batch: Batch, part: Pieces, prior: View | None, version: int
+        self, batch: Batch, fields: Fields, part: Pieces, prior: View | None, version: int
     ) -> tuple[Tensor | None, View]:
         """One optimizer step: the figures of COLUMNS, or None if something was not finite and nothing
         moved."""
         s, begin = self.settings, time.perf_counter_ns()
         obs = self._observe(batch, part, batch.horizon + (prior is None))
-        steps = _minibatch(batch, part)
-        count = steps.kept.sum().clamp(min=1)
+        steps = fields.take(part)
+        kept, count = steps.kept, steps.rewards.numel()
+        if kept is not None:
+            count = kept.sum().clamp(min=1)
         copied = time.perf_counter_ns()
 
         logits, output = self._run(obs)
@@ -173,16 +206,16 @@ class Update:
             with torch.no_grad():
                 view = self._estimate(log_prob.detach(), output.detach(), steps)
                 if self._fresh and not self._bf16:
-                    self._compare(logits, log_prob, batch, part, version)
+                    self._compare(logits, log_prob, batch, steps, part, version)
         else:
-            view = prior.take(part.index)
+            view = prior.take(part)
         output = output[: batch.horizon]
 
-        advantage = normalize(view.advantage, steps.kept, count) if s.normalize_advantage else view.advantage
+        advantage = normalize(view.advantage, kept, count) if s.normalize_advantage else view.advantage
         terms = Steps(log_prob, steps.behaviour, view.log_prob, advantage)
-        policy = kept_mean(self.correction.policy_loss(terms, s), steps.kept, count)
-        value = kept_mean(value_loss(output, view.target, view.output, s.value_clip), steps.kept, count)
-        entropy = kept_mean(entropy, steps.kept, count)
+        policy = kept_mean(self.correction.policy_loss(terms, s), kept, count)
+        value = kept_mean(value_loss(output, view.target, view.output, s.value_clip), kept, count)
+        entropy = kept_mean(entropy, kept, count)
         loss = policy + s.value_coef * value - self.entropy_coef * entropy
         forward = time.perf_counter_ns()
 
@@ -194,11 +227,11 @@ class Update:
         row = None
         if norm is not None:
             with torch.no_grad():
-                kl = _k3(log_prob - steps.behaviour)
-                moved = _k3(log_prob - view.log_prob)
-                clipped = (ratio(log_prob - self.correction.anchor(terms)) - 1.0).abs() > s.clip
-                means = [kept_mean(x, steps.kept, count) for x in (kl, clipped.float(), moved)]
-                row = torch.stack([policy.detach(), value.detach(), entropy.detach(), loss, norm, *means])
+                kl = kept_mean(_k3(log_prob - steps.behaviour), kept, count)
+                apart = (ratio(log_prob - self.correction.anchor(terms)) - 1.0).abs() > s.clip
+                clipped = (apart if kept is None else apart & kept).sum() / count
+                moved = kl if prior is None else kept_mean(_k3(log_prob - view.log_prob), kept, count)
+                row = torch.stack([policy, value, entropy, loss, norm, kl, clipped, moved])
         spent = self.spent_ns
         spent["copy"] += copied - begin
         spent["forward"] += forward - copied
@@ -206,16 +239,19 @@ class Update:
         spent["optimizer"] += time.perf_counter_ns() - backward
         return row, view
 
-    def _estimate(self, log_prob: Tensor, output: Tensor, steps: Batch | Minibatch) -> View:
+    def _estimate(self, log_prob: Tensor, output: Tensor, steps: Fields) -> View:
         """Targets and advantages from log_prob [T, m] and the value head's output [T+1, m]."""
-        segments = Segments(
-            self.values.denormalize(output), steps.rewards, steps.terminated, steps.truncated, steps.valid
-        )
-        target, advantage = self.correction.estimate(segments, log_prob - steps.behaviour, self.settings)
-        return View(log_prob, output[:-1], self.values.normalize(target), advantage)
+        s, values = self.settings, output
+        if s.normalize_value:
+            values = self.values.denormalize(output)
+        segments = Segments(values, steps.rewards, steps.discounts, steps.traces, steps.valid)
+        target, advantage = self.correction.estimate(segments, log_prob - steps.behaviour, s)
+        if s.normalize_value:
+            target = self.values.normalize(target)
+        return View(log_prob, output[:-1], target, advantage)
 
     def _observe(self, batch: Batch, part: Pieces, rows: int) -> Tensor:
-        shape = (rows, len(part.index), *batch.observations[0].shape[2:])
+        shape = (rows, part.count, *batch.observations[0].shape[2:])
         if self._buffer.numel() < math.prod(shape):
             self._buffer = torch.empty(math.prod(shape), dtype=self._dtype, device=self.device)
         return batch.observe(part.runs, rows, self._buffer[: math.prod(shape)].view(shape))
@@ -224,41 +260,44 @@ class Update:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._bf16):
             return self._forward(obs)
 
-    def _compare(self, logits: Tensor, log_prob: Tensor, batch: Batch, part: Pieces, version: int) -> None:
+    def _compare(
+        self, logits: Tensor, log_prob: Tensor, batch: Batch, steps: Fields, part: Pieces, version: int
+    ) -> None:
         """At lag 0 actor and learner hold the same weights, so their log-probabilities are the same but for
         rounding: the largest difference, and what rounding explains."""
-        fresh = (batch.acting(part.index) == version) & batch.valid.index_select(1, part.index)
-        difference = (log_prob.detach() - batch.behaviour.index_select(1, part.index)).abs()
-        largest = torch.where(fresh, difference, 0.0).max()
-        self._audit["logprob_error_max"] = float(largest)
-        self._audit["logprob_tolerance"] = TOLERANCE_A_HEAD * self.program.heads + TOLERANCE_A_LOGIT * float(
-            logits.detach().abs().max()
+        fresh = batch.acting(part.index) == version
+        if steps.valid is not None:
+            fresh &= steps.valid
+        difference = torch.where(fresh, (log_prob.detach() - steps.behaviour).abs(), 0.0)
+        largest_logit = float(logits.detach().abs().max())
+        self._audit["logprob_error_max"] = float(difference.max())
+        self._audit["logprob_tolerance"] = (
+            TOLERANCE_A_HEAD * self.program.heads + TOLERANCE_A_LOGIT * largest_logit
         )
         self._fresh = False
 
     @torch.no_grad()
-    def _audit_in_float32(self, batch: Batch, version: int) -> None:
+    def _audit_in_float32(self, batch: Batch, fields: Fields, version: int) -> None:
         """The comparison above for a few segments, others at each version, and how far bf16 is from
         float32."""
-        size = min(batch.segments, max(1, AUDITED_STEPS // batch.horizon))
-        part = pieces(torch.tensor([version % (batch.segments // size)]), size)
+        most = max(1, AUDITED_STEPS // batch.horizon)
+        size = max(n for n in range(1, most + 1) if batch.segments % n == 0)
+        part = pieces(torch.tensor([version % (batch.segments // size)]), size, self.device)
+        steps = fields.take(part)
         shape = (batch.horizon, size, *batch.observations[0].shape[2:])
         obs = batch.observe(part.runs, batch.horizon, torch.empty(shape, device=self.device))
-        action = batch.action.index_select(1, part.index)
-        mask = None if batch.mask is None else batch.mask.index_select(1, part.index)
         exact, _ = self.model(obs)
-        exact_log_prob = self.model.log_prob(exact, action, mask)
-        rounded_log_prob = self.model.log_prob(self._run(obs.to(self._dtype))[0], action, mask)
-        valid = batch.valid.index_select(1, part.index)
-        gap = (rounded_log_prob - exact_log_prob).abs()
-        self._audit["precision_gap"] = float(kept_mean(gap, valid, valid.sum().clamp(min=1)))
-        self._compare(exact, exact_log_prob, batch, part, version)
+        exact_log_prob = self.model.log_prob(exact, steps.action, steps.mask)
+        rounded, _ = self._run(obs.to(self._dtype))
+        gap = (self.model.log_prob(rounded, steps.action, steps.mask) - exact_log_prob).abs()
+        self._audit["precision_gap"] = float(gap.mean() if steps.valid is None else gap[steps.valid].mean())
+        self._compare(exact, exact_log_prob, batch, steps, part, version)
 
     @torch.no_grad()
     def _settle(self, batch: Batch, whole: View) -> None:
         """After a batch and before its version is published: running statistics move."""
         if self.settings.normalize_value:
-            count = batch.kept.sum().clamp(min=1)
+            count = max(1, batch.kept_steps)
             target = self.values.denormalize(whole.target)
             moments = [float(kept_mean(x, batch.kept, count)) for x in (target, target.square())]
             self.values.update(*moments, *(self._tensor(w) for w in self._value_layer.weights))
@@ -290,27 +329,11 @@ class Update:
         self.observations.load_state_dict(state["observations"])
 
 
-def _minibatch(batch: Batch, part: Pieces) -> Minibatch:
-    def take(x: Tensor) -> Tensor:
-        return x.index_select(1, part.index)
-
-    return Minibatch(
-        take(batch.action),
-        take(batch.behaviour),
-        take(batch.rewards),
-        take(batch.terminated),
-        take(batch.truncated),
-        take(batch.valid),
-        take(batch.kept),
-        None if batch.mask is None else take(batch.mask),
-    )
-
-
-def _joined(views: list[tuple[Tensor, View]]) -> View:
+def _joined(views: list[tuple[Pieces, View]]) -> View:
     """The views of all minibatches, in the batch's order."""
-    order = torch.cat([index for index, _ in views]).argsort()
-    columns = zip(*(view for _, view in views), strict=True)
-    return View(*(torch.cat(column, 1).index_select(1, order) for column in columns))
+    order = torch.cat([part.blocks for part, _ in views]).argsort()
+    sorted_ = Pieces(order, views[0][0].length, [])
+    return View(*(sorted_.take(torch.cat(x, 1)) for x in zip(*(view for _, view in views), strict=True)))
 
 
 def _k3(log_ratio: Tensor) -> Tensor:

@@ -65,10 +65,11 @@ def gae(rewards, values, terminated, truncated, valid, gamma, lambda_):
     advantages = torch.zeros_like(rewards)
     later = torch.zeros_like(rewards[0])
     for t in reversed(range(len(rewards))):
-        successor = torch.where(terminated[t], torch.zeros_like(later), gamma * values[t + 1])
-        delta = torch.where(valid[t], rewards[t] + successor - values[t], torch.zeros_like(later))
+        # Fused multiply-adds, as the learner has them: the last bit depends on it.
+        discount = gamma * ~terminated[t]
+        delta = torch.addcmul(rewards[t], discount, values[t + 1]) - values[t]
+        delta = torch.where(valid[t], delta, torch.zeros_like(later))
         goes_on = valid[t] & ~terminated[t] & ~truncated[t]
-        # One fused multiply-add, as the learner has it: the last bit depends on it.
         later = torch.addcmul(delta, gamma * lambda_ * goes_on, later)
         advantages[t] = later
     return advantages
@@ -86,8 +87,10 @@ def train(s, versions):
     }
     program = build({"hidden": s["hidden"], "activation": s["activation"]}, spec)
     model = PolicyModel(program, seed=s["seed"])
+    # All weights as one vector, which is where the module keeps them: at its end the last bit depends on it.
+    whole = torch.nn.Parameter(model.flat_weights())
     optimizer = torch.optim.AdamW(
-        model.parameters(), lr=s["learning_rate"], betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, fused=True
+        [whole], lr=s["learning_rate"], betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, fused=True
     )
     actors = Actors(s["sim"], s["parameters"], s["agents"], s["seed"], program)
     generator = torch.Generator().manual_seed(s["seed"])
@@ -151,6 +154,10 @@ def update(model, optimizer, generator, slots, s):
             value_loss = mean(0.5 * (value - returns[:, index]).square())
             loss = policy_loss + s["value_coef"] * value_loss - s["entropy_coef"] * mean(entropy)
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), s["max_grad_norm"])
+            gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
+            norm = gradient.norm()
+            if norm > s["max_grad_norm"]:
+                gradient *= s["max_grad_norm"] / (norm + 1e-6)
+            optimizer.param_groups[0]["params"][0].grad = gradient
             optimizer.step()
-            optimizer.zero_grad()
+            model.zero_grad()

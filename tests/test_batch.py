@@ -48,6 +48,7 @@ def test_segment_k_b_plus_b_is_agent_b_of_slot_k():
     assert torch.equal(batch.behaviour, -expected / 1e4)
     assert torch.equal(batch.action, (expected[:, :, None] % 3).long())
     assert torch.equal(batch.valid, expected % 4 != 0)
+    assert batch.valid_steps == batch.kept_steps == int((expected % 4 != 0).sum())
     assert torch.equal(batch.terminated, expected % 5 == 0)
     assert torch.equal(batch.truncated, expected % 7 == 0)
     assert batch.mask is None
@@ -62,7 +63,7 @@ def test_every_segment_is_in_exactly_one_minibatch_with_its_own_observations(age
     batch = batch_of(agents, slots)
     seen = []
     for part in batch.minibatches(count, torch.Generator().manual_seed(seed)):
-        assert len(part.index) == segments // count
+        assert part.count == len(part.index) == segments // count
         out = torch.full((HORIZON + 1, segments // count, FEATURES), float("nan"))
         observed = batch.observe(part.runs, HORIZON + 1, out)
         expected = torch.arange(HORIZON + 1)[:, None] * 1000.0 + part.index[None]
@@ -77,7 +78,7 @@ def test_minibatches_do_not_depend_on_how_segments_lie_in_slots():
         batch = batch_of(agents, slots)
         generator = torch.Generator().manual_seed(5)
         parts = [part for _ in range(3) for part in batch.minibatches(4, generator)]
-        rewards = [batch.rewards.index_select(1, part.index) for part in parts]
+        rewards = [part.take(batch.rewards) for part in parts]
         observed = [
             batch.observe(part.runs, HORIZON, torch.empty(HORIZON, 8, FEATURES)).clone() for part in parts
         ]
@@ -171,7 +172,22 @@ def test_segments_that_do_not_divide_are_refused():
         list(batch_of(4, 3).minibatches(5, torch.Generator()))
 
 
+def test_where_every_step_is_valid_there_is_no_mask():
+    slot = FakeSlot(0, 4)
+    slot.fields["valid"] = np.ones((HORIZON, 4), np.uint8)
+    batch = Batch([slot], device=CPU)
+    assert batch.valid is batch.kept is None
+    assert batch.valid_steps == batch.kept_steps == 4 * HORIZON
+
+
+def test_what_is_taken_by_blocks_is_what_the_indices_say():
+    part = pieces(torch.tensor([0, 2]), 3, CPU)
+    assert part.count == 6
+    for x in (torch.rand(4, 9), torch.randint(5, (4, 9, 2)), torch.rand(4, 9, 2, 3) < 0.5):
+        assert torch.equal(part.take(x), x.index_select(1, part.index))
+
+
 def test_neighbouring_blocks_become_one_run():
-    part = pieces(torch.tensor([0, 1, 3]), 2)
+    part = pieces(torch.tensor([0, 1, 3]), 2, CPU)
     assert part.runs == [(0, 4), (6, 8)]
     assert part.index.tolist() == [0, 1, 2, 3, 6, 7]

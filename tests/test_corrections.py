@@ -3,6 +3,7 @@
 import json
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumers.corrections import CORRECTIONS, MAX_LOG_RATIO, Estimates, Segments, gae, ratio, vtrace
+from consumers import corrections
+from consumers.corrections import CORRECTIONS, MAX_LOG_RATIO, Estimates, Segments, decays, ratio
 
 RLAX = json.loads((Path(__file__).parent / "data" / "rlax_vectors.json").read_text())["cases"]
 
@@ -71,8 +73,32 @@ def random_case(seed, horizon, batch, p_term=0.2, p_trunc=0.2, resets=True):
     return case
 
 
+class Flagged(NamedTuple):
+    """Segments as a slot holds them: with the flags of their ends."""
+
+    values: torch.Tensor
+    rewards: torch.Tensor
+    terminated: torch.Tensor
+    truncated: torch.Tensor
+    valid: torch.Tensor
+
+    def segments(self, gamma, lambda_):
+        discounts, traces = decays(*self[2:], gamma=gamma, lambda_=lambda_)
+        dtype = self.values.dtype
+        return Segments(self.values, self.rewards, discounts.to(dtype), traces.to(dtype), self.valid.bool())
+
+
+def vtrace(flagged, log_ratio, *, gamma, lambda_, rho_clip, c_clip):
+    segments = flagged.segments(gamma, lambda_)
+    return corrections.vtrace(segments, log_ratio, rho_clip=rho_clip, c_clip=c_clip)
+
+
+def gae(flagged, *, gamma, lambda_):
+    return corrections.gae(flagged.segments(gamma, lambda_))
+
+
 def tensors(case):
-    segments = Segments(
+    segments = Flagged(
         torch.tensor(case["values"], dtype=torch.float32),
         torch.tensor(case["rewards"], dtype=torch.float32),
         *(torch.tensor(case[k].astype(np.uint8)) for k in ("terminated", "truncated", "valid")),
@@ -240,7 +266,7 @@ def test_the_values_of_the_clipped_policy_are_the_fixed_point_of_vtrace(lambda_)
     """V of the policy ~ min(rho_clip mu, pi) in a random 4-state process, solved in closed form, is what the
     two-step targets average to. No sampling: each trajectory of two steps is a column with its weight."""
     rng = np.random.default_rng(0)
-    states, actions, gamma, rho_clip = 4, 3, 0.9, 1.2
+    states, actions, gamma, rho_clip = 4, 3, 0.875, 1.2  # exact in float32
     mu, pi = (rng.dirichlet(np.ones(actions), size=states) for _ in range(2))
     p = rng.dirichlet(np.ones(states), size=(states, actions))
     r = rng.normal(size=(states, actions, states))
@@ -250,7 +276,7 @@ def test_the_values_of_the_clipped_policy_are_the_fixed_point_of_vtrace(lambda_)
     reward = np.einsum("sa,sax,sax->s", target, p, r)
     v = np.linalg.solve(np.eye(states) - gamma * transition, reward)
     s, a, x, b, y = (i.ravel() for i in np.indices((states, actions, states, actions, states)))
-    segments = Segments(
+    segments = Flagged(
         torch.tensor(np.stack([v[s], v[x], v[y]])),
         torch.tensor(np.stack([r[s, a, x], r[x, b, y]])),
         *(torch.tensor(np.full((2, len(s)), flag)) for flag in (False, False, True)),
@@ -285,27 +311,43 @@ def test_what_a_reset_step_holds_does_not_matter():
         assert torch.equal(a, b)
 
 
+def test_where_all_steps_are_valid_the_mask_may_be_left_out():
+    flagged, log_ratio = tensors(random_case(16, 6, 4, 0.3, 0.0))
+    flagged.valid[:] = 1
+    masked = flagged.segments(0.9, 0.9)
+    clips = {"rho_clip": 1.0, "c_clip": 1.0}
+    for a, b in zip(
+        corrections.vtrace(masked, log_ratio, **clips),
+        corrections.vtrace(masked._replace(valid=None), log_ratio, **clips),
+        strict=True,
+    ):
+        assert torch.equal(a, b)
+
+
 def test_shapes_that_do_not_fit_are_refused():
-    segments, log_ratio = tensors(random_case(13, 4, 2))
+    flagged, log_ratio = tensors(random_case(13, 4, 2))
+    segments = flagged.segments(0.9, 0.9)
     with pytest.raises(ValueError, match=r"values \(4, 2\): expected \(5, 2\)"):
-        gae(segments._replace(values=segments.values[1:]), gamma=0.9, lambda_=0.9)
+        corrections.gae(segments._replace(values=segments.values[1:]))
     with pytest.raises(ValueError, match="log_ratio"):
-        vtrace(segments, log_ratio[1:], gamma=0.9, lambda_=0.9, rho_clip=1.0, c_clip=1.0)
+        corrections.vtrace(segments, log_ratio[1:], rho_clip=1.0, c_clip=1.0)
+    with pytest.raises(ValueError, match="traces"):
+        corrections.gae(segments._replace(traces=segments.traces[1:]))
 
 
 def test_every_arm_estimates_by_its_settings():
     class Knobs:
-        gamma, gae_lambda, rho_clip, c_clip, clip = 0.97, 0.9, 1.3, 0.8, 0.2
+        rho_clip, c_clip, clip = 1.3, 0.8, 0.2
 
-    segments, log_ratio = tensors(random_case(14, 6, 3))
+    flagged, log_ratio = tensors(random_case(14, 6, 3))
     expected = {
-        "vtrace": vtrace(segments, log_ratio, gamma=0.97, lambda_=0.9, rho_clip=1.3, c_clip=0.8),
-        "ppo": gae(segments, gamma=0.97, lambda_=0.9),
-        "none": gae(segments, gamma=0.97, lambda_=0.9),
+        "vtrace": vtrace(flagged, log_ratio, gamma=0.97, lambda_=0.9, rho_clip=1.3, c_clip=0.8),
+        "ppo": gae(flagged, gamma=0.97, lambda_=0.9),
+        "none": gae(flagged, gamma=0.97, lambda_=0.9),
     }
     assert set(expected) == set(CORRECTIONS)
     for name, arm in CORRECTIONS.items():
-        got: Estimates = arm.estimate(segments, log_ratio, Knobs)
+        got: Estimates = arm.estimate(flagged.segments(0.97, 0.9), log_ratio, Knobs)
         for a, b in zip(got, expected[name], strict=True):
             assert torch.equal(a, b), name
     assert not torch.equal(expected["vtrace"].targets, expected["ppo"].targets)
@@ -316,7 +358,7 @@ def test_no_step_sees_what_lies_before_it():
     whole = vtrace(segments, log_ratio, gamma=0.9, lambda_=0.9, rho_clip=1.0, c_clip=1.0)
     for cut, _ in pairwise(range(8)):
         part = vtrace(
-            Segments(segments.values[cut:], *(x[cut:] for x in segments[1:])),
+            Flagged(segments.values[cut:], *(x[cut:] for x in segments[1:])),
             log_ratio[cut:],
             gamma=0.9,
             lambda_=0.9,

@@ -49,6 +49,7 @@ def test_ratio_quantiles_agree_with_a_sort_to_the_width_of_a_bin():
         assert got[name] == pytest.approx(float(torch.quantile(w, q)), rel=0.035), name
     assert got["mean"] == pytest.approx(float(w.mean()), rel=1e-5)
     assert got["max"] == float(w.max())
+    assert ratio_statistics(log_ratio[kept], None) == got
 
 
 def test_ratio_statistics_of_nothing_are_not_a_number():
@@ -64,7 +65,7 @@ def test_explained_variance_is_of_the_kept_steps():
     expected = 1 - float((targets - values)[kept].var() / targets[kept].var())
     values[~kept] = float("nan")
     assert explained_variance(values, targets, kept) == pytest.approx(expected, abs=1e-4)
-    assert explained_variance(targets, targets, kept) == 1.0
+    assert explained_variance(targets, targets, None) == 1.0
     assert np.isnan(explained_variance(values, torch.ones(40, 30), kept))
     assert np.isnan(explained_variance(values, targets, torch.zeros_like(kept)))
 
