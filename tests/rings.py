@@ -6,6 +6,8 @@
 import mmap
 import os
 import struct
+import subprocess
+import sys
 from typing import ClassVar
 
 from ringbuf import Control, Plan, Ring, RingError, Weights, segments
@@ -97,7 +99,8 @@ class Raw:
 
     LINES: ClassVar = {
         "head": 0, "acting": 8, "not_written": 16, "overwritten": 24, "producer_before": 32,
-        "producer_cause": 40, "producer_sequence": 48, "epoch": 80, "pid": 88, "owner": 128, "dropped_bad": 136, "redelivered": 144,
+        "producer_cause": 40, "producer_sequence": 48,
+        "epoch": 80, "pid": 88, "owner": 128, "dropped_bad": 136, "redelivered": 144,
         "supervisor_before": 152, "supervisor_cause": 160, "supervisor_sequence": 168, "granted": 256,
         "consumed": 264, "rollback": 272, "shutdown": 280, "lag": 288, "learner_before": 296,
         "learner_cause": 304, "learner_sequence": 312, "bell": 384}
@@ -140,6 +143,13 @@ class Raw:
         self[f"{writer}_before"] = before
         self[f"{writer}_cause"] = self.CAUSES[cause]
         self[f"{writer}_sequence"] = sequence
+
+
+def child(code, fds, *arguments):
+    """A Python process that runs `code` with descriptors and arguments in argv; it dies with us."""
+    dies_with_us = "import ctypes, signal; ctypes.CDLL(None).prctl(1, signal.SIGKILL)\n"
+    return subprocess.Popen([sys.executable, "-c", dies_with_us + code, *map(str, fds), *map(str, arguments)],
+                            pass_fds=fds, stdout=subprocess.PIPE, text=True)
 
 
 def produce(ring, version=0, valid_steps=16, episodes=0):

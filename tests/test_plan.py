@@ -26,8 +26,8 @@ PLANS = st.builds(
     obs_shape=st.lists(st.integers(1, 5), min_size=1, max_size=4), has_mask=st.booleans(),
     state_width=st.integers(0, 3), statistics=st.integers(1, 5), unpacked_step_bytes=U64,
     full=st.sampled_from(["block", "drop_oldest", "drop_newest"]), pickup=st.sampled_from(["step", "slot"]),
-    producers=st.just(3), ring=st.integers(0, 2), batch_slots=st.integers(1, 9), run_seed=U64, first_world=U64,
-    first_agent=U64, start_sequence=st.integers(0, 2**45 - 200),
+    producers=st.just(3), ring=st.integers(0, 2), batch_slots=st.integers(1, 9), run_seed=U64,
+    first_world=U64, first_agent=U64, start_sequence=st.integers(0, 2**45 - 200),
     params=st.dictionaries(st.text("abc_", min_size=1, max_size=63), st.floats(allow_nan=False)))
 
 

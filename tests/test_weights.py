@@ -2,11 +2,10 @@
 
 import mmap
 import struct
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from rings import child
 
 from ringbuf import RingError, Weights, segments
 
@@ -26,8 +25,7 @@ for version in range(int(sys.argv[2])):
 def test_readers_never_get_a_torn_version_from_a_writer_at_full_speed(rig):
     run = rig(weights=50_000)
     reader, versions = run.reader(), 4000
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(run.channel.fd), str(versions)],
-                              pass_fds=[run.channel.fd])
+    writer = child(WRITER, [run.channel.fd], versions)
     try:
         newest, reads = -1, 0
         while newest < versions - 1:
@@ -47,7 +45,7 @@ def test_readers_never_get_a_torn_version_from_a_writer_at_full_speed(rig):
         assert reader.floor == (versions - 1) // 2
     finally:
         writer.kill()
-        writer.wait()
+        writer.communicate()
 
 
 def test_a_copy_counts_only_if_no_later_version_had_begun_to_overwrite_it(rig):
@@ -132,6 +130,14 @@ def test_versions_only_rise_and_what_has_no_room_is_refused(rig):
     with pytest.raises(TypeError):
         writer.publish(5, weights, consumed=[(0, 0)])
     assert writer.published == 4
+
+
+def test_a_version_that_was_left_out_cannot_be_read(rig):
+    run = rig()
+    writer, reader, out = run.writer(), run.reader(), np.empty(8, np.float32)
+    writer.publish(0, np.zeros(8, np.float32))
+    writer.publish(5, np.ones(8, np.float32))
+    assert [reader.copy_into(version, out) for version in range(6)] == [False] * 5 + [True]
 
 
 def test_only_the_writer_publishes(rig):

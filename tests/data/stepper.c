@@ -1,0 +1,144 @@
+/* Runs one operation on a ring in a child and stops it after a given number of machine instructions.
+ *
+ *     stepper CONTROL_FD RING_FD WEIGHTS_FD OPERATION SEQUENCE
+ *
+ * Reads one number of instructions a line from standard input and answers "stopped", or "done" if the
+ * operation had ended by then. After "stopped" it reads "kill" (SIGKILL) or "go" (run to the end) and answers
+ * "done" when the child is reaped. */
+#include "ringbuf/channel.h"
+#include "ringbuf/learner.h"
+#include "ringbuf/sweep.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char error[512];
+
+static void need(int good, const char *what)
+{
+    if (!good) {
+        fprintf(stderr, "stepper: %s %s\n", what, error);
+        _exit(1);
+    }
+}
+
+static void operate(const char *operation, hr_ring *ring, hr_weights *weights, uint64_t sequence)
+{
+    if (strcmp(operation, "produce") == 0) {
+        need(hr_ring_announce(ring, weights) != HR_NONE, "announce");
+        need(hr_ring_claim(ring, 3) == 0, "claim");
+        memset(hr_ring_field(ring, HR_OBS), (int)(ring->sequence % 251), ring->plan.field[HR_OBS].bytes);
+        hr_ring_commit(ring, &(hr_facts){.valid_steps = 16});
+    } else if (strcmp(operation, "announce") == 0) {
+        need(hr_ring_announce(ring, weights) != HR_NONE, "announce");
+    } else if (strcmp(operation, "give_up") == 0) {
+        need(hr_ring_announce(ring, weights) != HR_NONE, "announce");
+        need(hr_ring_claim(ring, 3) == 0, "claim");
+        hr_ring_abort(ring);
+    } else if (strcmp(operation, "skip") == 0) {
+        hr_ring_skip(ring);
+    } else if (strcmp(operation, "consume") == 0) {
+        need(hr_ring_lease(ring, sequence) == HR_LEASE_GOOD, "lease");
+        need(hr_ring_ack(ring, sequence, HR_CONSUMED) == 0, "ack");
+    } else if (strcmp(operation, "drop") == 0) {
+        need(hr_ring_drop(ring, sequence, HR_ROLLBACK) == 0, "drop");
+    } else if (strcmp(operation, "grant") == 0) {
+        hr_ring_grant(ring, 1);
+    } else if (strcmp(operation, "sweep") == 0) { /* sequence is on the list of the published version */
+        hr_sweep_producer(ring);
+        hr_sweep_learner(ring, HR_NONE, &sequence, 1);
+        hr_ring_lower_granted(ring);
+    } else if (strcmp(operation, "free_bad") == 0) {
+        need(hr_ring_free_bad(ring, sequence) == 0, "free");
+    } else if (strcmp(operation, "publish") == 0) {
+        static float values[8];
+        for (int i = 0; i < 8; i++)
+            values[i] = (float)sequence;
+        hr_weights_publish(weights, sequence, values, "snapshot", 8,
+                           &(hr_list_entry){.sequence = sequence, .epoch = 1, .ring = 0}, 1, 0);
+    } else {
+        need(0, "operation");
+    }
+}
+
+static void child(char **argv)
+{
+    const char *operation = argv[4];
+    hr_control control;
+    hr_ring ring;
+    hr_weights weights;
+    const int produces = strcmp(operation, "produce") == 0 || strcmp(operation, "announce") == 0 ||
+                         strcmp(operation, "give_up") == 0 || strcmp(operation, "skip") == 0;
+    const int learns = strcmp(operation, "consume") == 0 || strcmp(operation, "drop") == 0 ||
+                       strcmp(operation, "grant") == 0;
+    need(hr_control_attach(&control, atoi(argv[1]), produces ? 100 : 1, error, sizeof error) == 0, "control");
+    need((produces
+              ? hr_ring_attach(&ring, atoi(argv[2]), &control, error, sizeof error)
+              : hr_ring_map(&ring, atoi(argv[2]), &control, learns ? HR_ACCESS_LEARNER : HR_ACCESS_SUPERVISOR,
+                            error, sizeof error)) == 0,
+         "ring");
+    need(hr_weights_map(&weights, atoi(argv[3]), HR_WEIGHTS_WRITE, error, sizeof error) == 0, "weights");
+    need(ptrace(PTRACE_TRACEME, 0, NULL, NULL) == 0, "ptrace");
+    raise(SIGSTOP);
+    operate(operation, &ring, &weights, (uint64_t)strtoull(argv[5], NULL, 10));
+    _exit(0);
+}
+
+/* 1 if the child ended by itself before `instructions` were over; else it is stopped there. */
+static int ended_before(pid_t pid, long instructions)
+{
+    int status;
+    for (long i = 0;; i++) {
+        need(waitpid(pid, &status, 0) == pid, "wait");
+        if (i == 0 && WIFSTOPPED(status))
+            need(ptrace(PTRACE_SETOPTIONS, pid, NULL, PTRACE_O_EXITKILL) == 0, "options");
+        if (WIFEXITED(status)) {
+            need(WEXITSTATUS(status) == 0, "operation failed");
+            return 1;
+        }
+        if (i == instructions)
+            return 0;
+        need(ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL) == 0, "step");
+    }
+}
+
+static void end(pid_t pid, int by_force)
+{
+    int status;
+    if (by_force) {
+        kill(pid, SIGKILL);
+        need(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status), "reap");
+    } else {
+        need(ptrace(PTRACE_CONT, pid, NULL, NULL) == 0, "go");
+        need(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0, "finish");
+    }
+}
+
+int main(int argc, char **argv)
+{
+    long instructions;
+    char order[8];
+    need(argc == 6, "usage");
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* and the child with us: PTRACE_O_EXITKILL */
+    while (scanf("%ld", &instructions) == 1) {
+        pid_t pid = fork();
+        if (pid == 0)
+            child(argv);
+        need(pid > 0, "fork");
+        if (!ended_before(pid, instructions)) {
+            puts("stopped");
+            fflush(stdout);
+            need(scanf("%7s", order) == 1, "order");
+            end(pid, strcmp(order, "kill") == 0);
+        }
+        puts("done");
+        fflush(stdout);
+    }
+    return 0;
+}

@@ -1,0 +1,209 @@
+"""SIGKILL at single machine instructions of every operation: nothing torn, nothing lost, books exact.
+
+A child runs the operation and is killed after k instructions; then the supervisor sweeps, twice, and a new
+producer and a new learner go on. All k are for `-m soak`; the usual run takes every 13th.
+"""
+
+import numpy as np
+import pytest
+from rings import consume, produce
+from stepper import Stepper
+
+from ringbuf import books
+
+pytestmark = pytest.mark.parametrize("every", [13, pytest.param(1, marks=pytest.mark.soak)])
+
+
+def recover(run, listed=()):
+    """What the supervisor does, and does again because it died in between."""
+    for _ in range(2):
+        run.ring.sweep_producer()
+        run.ring.sweep_learner(None, listed)
+
+
+def drain(run):
+    """A new learner frees whatever is set aside and consumes whatever is ready, checking each payload."""
+    learner = run.learner()
+    taken = []
+    for state, sequence, _, _ in sorted(run.ring.observe().slots, key=lambda slot: slot[1]):
+        if state == "bad":
+            assert run.ring.drop(sequence, "bad")
+        if state == "ready":
+            consume(learner, sequence)
+            taken.append(sequence)
+    learner.close()
+    return taken
+
+
+def goes_on(run):
+    """A new producer writes one more slot, which arrives."""
+    producer = run.producer()
+    learner = run.learner()
+    learner.grant(4)
+    assert producer.claimable() == "claimable"
+    sequence = produce(producer)
+    consume(learner, sequence)
+    assert books.at_rest(run.ring.books()) == []
+    producer.close()
+    learner.close()
+    return sequence
+
+
+def prepared(rig, slots_written, **plan):
+    """A run with version 0 published and that many slots committed, all processes gone and swept."""
+    run = rig(slots=3, horizon=2, worlds=2, obs_shape=(8,), grant=9, **plan)
+    run.writer().publish(0, np.zeros(8, np.float32))
+    producer = run.producer()
+    for _ in range(slots_written):
+        produce(producer)
+    producer.close()
+    run.ring.sweep_producer()
+    return run
+
+
+@pytest.mark.parametrize("full", ["block", "drop_oldest"])
+def test_produce(rig, every, full):
+    written = 3 if full == "drop_oldest" else 1
+    run = prepared(rig, written, full=full)
+    seen = set()
+    with Stepper(every, run, "produce") as stepper:
+        for _ in stepper.kills():
+            recover(run)
+            found = run.ring.books()
+            assert books.at_rest(found) == []
+            assert run.ring.observe().acting is None
+            committed, overwritten = found["committed"], found["dropped"]["overwritten"]
+            seen.add((committed, overwritten))
+            taken = drain(run)
+            assert len(taken) == committed - overwritten
+            assert goes_on(run) == committed
+    # Before the claim, after it (the overwritten slot is gone), after the commit
+    lost = written - 2 if full == "drop_oldest" else 0
+    assert seen == {(written, 0), (written, lost), (written + 1, lost)}
+
+
+def test_give_up(rig, every):
+    run = prepared(rig, 1)
+    with Stepper(every, run, "give_up") as stepper:
+        for _ in stepper.kills():
+            recover(run)
+            assert books.at_rest(run.ring.books()) == []
+            assert drain(run) == [0]
+            assert goes_on(run) == 1
+
+
+def test_skip(rig, every):
+    run = prepared(rig, 3, full="drop_newest")
+    seen = set()
+    with Stepper(every, run, "skip") as stepper:
+        for _ in stepper.kills():
+            recover(run)
+            found = run.ring.books()
+            assert books.at_rest(found) == []
+            assert found["offered"] == 3 + found["not_written"]
+            seen.add(found["not_written"])
+            assert drain(run) == [0, 1, 2]
+            assert goes_on(run) == found["offered"]
+    assert seen == {0, 1}
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_consume(rig, every, listed):
+    run = prepared(rig, 3)
+    seen = set()
+    with Stepper(every, run, "consume", 1) as stepper:
+        for _ in stepper.kills():
+            recover(run, [(0, 1)] if listed else [])
+            found = run.ring.books()
+            assert books.at_rest(found) == []
+            taken = drain(run)
+            assert taken == ([0, 2] if found["consumed"] else [0, 1, 2])
+            seen.add((found["consumed"], found["redelivered"]))
+            assert goes_on(run) == 3
+    assert {consumed for consumed, _ in seen} == {0, 1}
+    assert seen <= ({(0, 0), (1, 0)} if listed else {(0, 0), (0, 1), (1, 0)})
+
+
+@pytest.mark.parametrize("full", ["block", "drop_oldest", "drop_newest"])
+def test_drop(rig, every, full):
+    run = prepared(rig, 3, full=full)
+    seen = set()
+    with Stepper(every, run, "drop", 1) as stepper:
+        for _ in stepper.kills():
+            recover(run)
+            found = run.ring.books()
+            assert books.at_rest(found) == []
+            assert drain(run) == ([0, 2] if found["dropped"]["rollback"] else [0, 1, 2])
+            seen.add(found["dropped"]["rollback"])
+            assert goes_on(run) == 3
+    assert seen == {0, 1}
+
+
+def test_drop_while_the_producer_goes_on_and_wants_the_same_slot(rig, every):
+    run = prepared(rig, 3, full="drop_oldest")
+    seen = set()
+    with Stepper(every, run, "drop", 1) as stepper:
+        for _ in stepper.kills():
+            producer = run.producer()
+            for _ in range(3):
+                if producer.claimable() == "skip":
+                    producer.skip()
+                else:
+                    produce(producer)
+            producer.close()
+            recover(run)
+            found = run.ring.books()
+            assert books.at_rest(found) == []
+            seen.add((found["dropped"]["rollback"], found["dropped"]["overwritten"], found["not_written"]))
+            drain(run)
+            assert goes_on(run) == 6
+    assert seen == {(0, 3, 0), (0, 2, 1), (1, 2, 0)}
+
+
+def test_sweep(rig, every):
+    """The supervisor is killed in its sweep of a slot under way, one on the list and one to give back."""
+    run = prepared(rig, 2)
+    raw, learner = run.raw(), run.learner()
+    learner.lease(0)
+    learner.lease(1)
+    run.producer().claim(0)
+    raw["acting"] = 0
+    with Stepper(every, run, "sweep", 1) as stepper:
+        for _ in stepper.kills():
+            recover(run, [(0, 1)])
+            found = run.ring.books()
+            assert books.at_rest(found) == []
+            assert (found["consumed"], found["redelivered"], found["in_flight"]) == (1, 1, 1)
+            assert raw.words() == [("ready", 0), ("free", 4), ("free", 2)]
+            assert drain(run) == [0]
+            assert goes_on(run) == 2
+
+
+def test_free_bad(rig, every):
+    run = prepared(rig, 2)
+    run.raw().set_word("bad", 1, deliveries=3)
+    with Stepper(every, run, "free_bad", 1) as stepper:
+        for _ in stepper.kills():
+            recover(run)
+            run.ring.drop(1, "bad")
+            found = run.ring.books()
+            assert books.at_rest(found) == []
+            assert (found["dropped"]["bad"], found["in_flight"]) == (1, 1)
+            assert drain(run) == [0]
+            assert goes_on(run) == 2
+
+
+def test_publish(rig, every):
+    """The writer is killed while it publishes: readers have the old version or the new one, whole."""
+    run = prepared(rig, 0)
+    run.writer().publish(1, np.ones(8, np.float32), snapshot=b"snapshot", consumed=[(0, 1, 1)])
+    reader = run.reader()
+    with Stepper(every, run, "publish", 2) as stepper:
+        seen = set()
+        for _ in stepper.kills():
+            version, weights = reader.read()
+            assert weights.tolist() == [version] * 8
+            assert reader.snapshot() == b"snapshot"
+            assert reader.consumed_list() == [(0, version, 1)]
+            seen.add(version)
+    assert seen == {1, 2}
