@@ -253,7 +253,7 @@ class Learner(Section):
     """Passes over a batch."""
     minibatches: Positive = 8
     """Optimizer steps of one pass."""
-    correction: Literal["vtrace", "ppo", "none"] = "vtrace"
+    correction: Literal["vtrace", "ppo", "tis", "none"] = "vtrace"
     """Off-policy correction; see docs/details.md."""
     targets: Literal["batch", "minibatch"] = "batch"
     """When targets and advantages are computed: once a batch, or with each minibatch (one epoch only)."""
@@ -265,6 +265,8 @@ class Learner(Section):
     """ρ̄ of V-trace: bound on the ratio that weighs a temporal difference."""
     c_clip: PositiveNumber = 1.0
     """c̄ of V-trace: bound on the ratio that carries the trace on; at most `rho_clip`."""
+    tis_cap: PositiveNumber = 2.0
+    """Bound on the weight that `correction: tis` gives a step."""
     clip: PositiveNumber = 0.2
     """ε of the PPO objective."""
     value_coef: NaturalNumber = 0.5
@@ -517,9 +519,10 @@ def _conflicts(config: Config) -> tuple[list[tuple[str, str]], list[str]]:
         f"{config.learner.epochs}",
     )
     need(
-        config.learner.targets == "batch" or config.learner.correction != "none",
+        config.learner.targets == "batch" or config.learner.correction not in ("tis", "none"),
         "learner.targets",
-        "minibatch has no policy from before the update, which correction none needs; needs batch",
+        f"minibatch has no policy from before the update, which correction {config.learner.correction} needs; "
+        "needs batch",
     )
     segments = batch * config.producers.agents
     need(
@@ -881,7 +884,17 @@ def _override(tree: Tree, text: str) -> None:
 
 def schema() -> dict[str, Any]:
     """JSON schema of run.yaml."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Config.model_json_schema()}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_unwrapped(Config.model_json_schema())}
+
+
+def _unwrapped(node: Any) -> Any:
+    """Descriptions come from docstrings and are wrapped as those are; a table's cell must be one line."""
+    if isinstance(node, dict):
+        return {
+            key: " ".join(value.split()) if key == "description" and isinstance(value, str) else _unwrapped(value)
+            for key, value in node.items()
+        }
+    return [_unwrapped(one) for one in node] if isinstance(node, list) else node
 
 
 def _properties(node: Mapping[str, Any], defs: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -23,6 +23,7 @@ class Settings(Protocol):
     rho_clip: float
     c_clip: float
     clip: float
+    tis_cap: float
 
 
 class Segments(NamedTuple):
@@ -195,11 +196,21 @@ def _clip_proximal(steps: Steps, s: Settings) -> Tensor:
     return clipped_surrogate(steps.log_prob - _proximal(steps), steps.advantages, s.clip)
 
 
+def _truncated(steps: Steps, s: Settings) -> Tensor:
+    """-min(prox/mu, cap) S(pi/prox): the clip holds the update near the policy it starts from, and the weight,
+    constant over the update, corrects for the policy that acted."""
+    weight = ratio(_proximal(steps) - steps.behaviour).clamp(max=s.tis_cap)
+    return weight * _clip_proximal(steps, s)
+
+
 CORRECTIONS: Mapping[str, Correction] = {
     # PPO's clip on pi/mu with V-trace advantages: the form of SEED RL (arXiv 1910.06591) with a clip.
     "vtrace": Correction(_vtrace, _clip_behaviour, _behaviour, proximal=False),
     # PPO's clip on pi/mu with uncorrected advantages.
     "ppo": Correction(_gae, _clip_behaviour, _behaviour, proximal=False),
+    # The decoupled objective (Hilton, Cobbe, Schulman 2022, arXiv 2110.00641, eq. 3) with its weight truncated
+    # (Ionides 2008, J. Comput. Graph. Stat. 17:295).
+    "tis": Correction(_gae, _truncated, _proximal, proximal=True),
     # The control: PPO's clip on pi/prox, as if the data were on-policy.
     "none": Correction(_gae, _clip_proximal, _proximal, proximal=True),
 }

@@ -337,12 +337,13 @@ def test_shapes_that_do_not_fit_are_refused():
 
 def test_every_arm_estimates_by_its_settings():
     class Knobs:
-        rho_clip, c_clip, clip = 1.3, 0.8, 0.2
+        rho_clip, c_clip, clip, tis_cap = 1.3, 0.8, 0.2, 2.0
 
     flagged, log_ratio = tensors(random_case(14, 6, 3))
     expected = {
         "vtrace": vtrace(flagged, log_ratio, gamma=0.97, lambda_=0.9, rho_clip=1.3, c_clip=0.8),
         "ppo": gae(flagged, gamma=0.97, lambda_=0.9),
+        "tis": gae(flagged, gamma=0.97, lambda_=0.9),
         "none": gae(flagged, gamma=0.97, lambda_=0.9),
     }
     assert set(expected) == set(CORRECTIONS)

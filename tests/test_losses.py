@@ -17,7 +17,7 @@ CLIP = 0.2
 
 
 class Knobs:
-    gamma, gae_lambda, rho_clip, c_clip, clip = 0.97, 0.9, 1.0, 1.0, CLIP
+    gamma, gae_lambda, rho_clip, c_clip, clip, tis_cap = 0.97, 0.9, 1.0, 1.0, CLIP, 1.5
 
 
 def steps(seed=0, n=4000, spread=0.5):
@@ -109,6 +109,25 @@ def test_the_arms_take_the_ratio_against_the_policy_they_name():
         assert CORRECTIONS[name].proximal == (against == "proximal")
 
 
+def test_truncated_importance_sampling_and_its_gradient_are_the_hand_derived_ones():
+    log_prob, behaviour, proximal, advantages = steps()
+    loss, grad = arm_gradient("tis", log_prob, behaviour, proximal, advantages)
+    weight = np.minimum(np.exp(proximal - behaviour), 1.5)
+    assert 0.05 < (weight == 1.5).mean() < 0.5
+    r = np.exp(log_prob - proximal)
+    expected = -weight * np.minimum(r * advantages, np.clip(r, 1 - CLIP, 1 + CLIP) * advantages)
+    np.testing.assert_allclose(loss, expected, rtol=1e-12)
+    cut = ((advantages > 0) & (r > 1 + CLIP)) | ((advantages < 0) & (r < 1 - CLIP))
+    np.testing.assert_allclose(grad, np.where(cut, 0.0, -weight * r * advantages), rtol=1e-12)
+
+
+def test_with_prox_equal_to_mu_truncated_importance_sampling_is_behaviour_ppo():
+    log_prob, behaviour, _, advantages = steps()
+    a = arm_gradient("tis", log_prob, behaviour, behaviour, advantages)
+    b = arm_gradient("ppo", log_prob, behaviour, behaviour, advantages)
+    assert np.array_equal(a[1], b[1])
+
+
 def test_with_prox_equal_to_mu_the_control_is_behaviour_ppo():
     log_prob, behaviour, _, advantages = steps()
     a = arm_gradient("none", log_prob, behaviour, behaviour, advantages)
@@ -117,8 +136,9 @@ def test_with_prox_equal_to_mu_the_control_is_behaviour_ppo():
 
 
 def test_an_arm_with_a_proximal_policy_refuses_to_do_without():
-    with pytest.raises(ValueError, match="batch start"):
-        CORRECTIONS["none"].policy_loss(Steps(torch.zeros(2), torch.zeros(2), None, torch.ones(2)), Knobs)
+    for name in ("tis", "none"):
+        with pytest.raises(ValueError, match="batch start"):
+            CORRECTIONS[name].policy_loss(Steps(torch.zeros(2), torch.zeros(2), None, torch.ones(2)), Knobs)
 
 
 def test_means_are_over_kept_steps_whatever_the_others_hold():
