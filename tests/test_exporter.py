@@ -168,6 +168,32 @@ def test_counters_are_those_of_shared_memory(machine):
     assert ("headrace_learner_loss", (("term", "value"),)) not in samples
 
 
+def test_the_slots_of_a_ring_add_up(machine):
+    control, ring = machine.segments.control, machine.segments.rings[1]
+    learner = ringbuf.Ring.attach(ring.fd, machine.own(machine.table.learner), "learner")
+    producer = ringbuf.Ring.attach(ring.fd, machine.own(2), "producer")
+    ring.set_owner(0)
+    learner.grant(3)
+    steps = ring.plan.horizon * ring.plan.agents
+    for _ in range(3):
+        producer.claim(0).commit(steps)
+    learner.lease(0).ack()
+    learner.drop(1, "shutdown")
+    samples = machine.scrape()
+    assert control.process(2).role == "producer"
+    of_ring = {
+        name: samples[f"headrace_ring_{name}_slots_total", (("ring", "1"),)]
+        for name in ("committed", "consumed", "dropped", "redelivered", "not_written")
+    }
+    assert of_ring == {"committed": 3, "consumed": 1, "dropped": 1, "redelivered": 0, "not_written": 0}
+    assert samples["headrace_ring_fill_slots", (("ring", "1"),)] == 1
+    assert (
+        samples["headrace_ring_consumed_bytes_total", (("ring", "1"),)] == steps * ring.plan.packed_step_bytes
+    )
+    assert samples["headrace_samples_dropped_total", (("reason", "shutdown"),)] == steps
+    assert samples["headrace_samples_dropped_total", (("reason", "lag"),)] == 0
+
+
 def test_the_staleness_histogram_counts_each_step_once(machine):
     learner = machine.own(machine.table.learner)
     for lag, steps in ((0, 5), (1, 3), (7, 2), (128, 1), (500, 4)):

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from command import CARTPOLE, DEADLINE_SECONDS, SHM, command, segments, supervise
 
+import ringbuf
 from monitor import rundir
 
 QUICK = ("evaluate.episodes=0", "monitor.interval_seconds=0.1")
@@ -340,7 +341,7 @@ def test_a_second_signal_forces_the_end_of_a_start_too(start):
 
 def evaluating(start):
     """A run in its evaluation, which would take very long."""
-    run = start("stop.versions=2", "evaluate.episodes=1000000")
+    run = start("stop.versions=2", "evaluate.episodes=1000000", "evaluate.seconds=100000")
     deadline = time.monotonic() + DEADLINE_SECONDS
     while not any("consumers.evaluate" in line for line in run.alive()):
         assert time.monotonic() < deadline, run.status()
@@ -371,6 +372,36 @@ def test_a_child_that_dies_stops_the_run_with_a_message(start, role):
     assert f"{role} 0 (pid {pid}) died of SIGKILL" in summary["message"]
     assert summary["slots"]["in_flight"] == 0
     assert summary["slots"]["committed"] == summary["slots"]["consumed"] + summary["slots"]["dropped"]
+
+
+def attached(run):
+    """The control block and ring 0 of a run, to look at."""
+    control_name, ring_name = sorted(run.segments())[:2]
+    with open(SHM / control_name, "rb+") as control_file, open(SHM / ring_name, "rb+") as ring_file:
+        control = ringbuf.Control.attach(control_file.fileno(), 0)
+        return control, ringbuf.Ring.attach(ring_file.fileno(), control, role="monitor")
+
+
+def test_a_slot_that_a_killed_producer_was_writing_is_undone(start):
+    run = start("producers.agents=2048", "rollout.horizon=128", "learner.minibatches=1")
+    run.running()
+    _, ring = attached(run)
+    pid = run.pid("producer")
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while True:  # stopped at any moment, until the moment is right
+        os.kill(pid, signal.SIGSTOP)
+        if "writing" in [slot[0] for slot in ring.observe().slots]:
+            break
+        os.kill(pid, signal.SIGCONT)
+        assert time.monotonic() < deadline
+        time.sleep(0.003)
+    os.kill(pid, signal.SIGKILL)
+    assert run.end() == 70
+    # Unswept, the slot would be neither free nor in the books, and the message would say so.
+    assert "books" not in run.said()
+    assert "died of SIGKILL" in run.said()
+    assert "writing" not in [slot[0] for slot in ring.observe().slots]
+    assert ringbuf.books.at_rest(ring.books()) == []
 
 
 @pytest.mark.parametrize("moment", [training, evaluating])
