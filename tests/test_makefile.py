@@ -125,5 +125,10 @@ def test_the_sources_of_every_native_part_are_in_the_plan():
         "sims/cartpole/cartpole.so",
     ):
         assert f"-o {part}.new" in planned, part
-    for source in [*ROOT.glob("ringbuf/*.c"), *ROOT.glob("producers/*.c"), *ROOT.glob("sims/**/*.c")]:
+    for source in [
+        *ROOT.glob("ringbuf/*.c"),
+        *ROOT.glob("producers/*.c"),
+        *ROOT.glob("consumers/*.c"),
+        *ROOT.glob("sims/**/*.c"),
+    ]:
         assert f"-c {source.relative_to(ROOT)} " in planned, source
