@@ -255,6 +255,9 @@ class Learner(Section):
     """Optimizer steps of one pass."""
     correction: Literal["vtrace", "ppo", "tis", "none"] = "vtrace"
     """Off-policy correction; see docs/details.md."""
+    loss: Literal["auto", "torch", "native"] = "auto"
+    """Who computes loss and gradient from the network's outputs: torch operation by operation, or one native
+    call with the same result but for rounding; `auto`: native on a CPU."""
     targets: Literal["batch", "minibatch"] = "batch"
     """When targets and advantages are computed: once a batch, or with each minibatch (one epoch only)."""
     gamma: Share = 0.99
@@ -521,8 +524,8 @@ def _conflicts(config: Config) -> tuple[list[tuple[str, str]], list[str]]:
     need(
         config.learner.targets == "batch" or config.learner.correction not in ("tis", "none"),
         "learner.targets",
-        f"minibatch has no policy from before the update, which correction {config.learner.correction} needs; "
-        "needs batch",
+        f"minibatch has no policy from before the update, which correction {config.learner.correction} "
+        "needs; needs batch",
     )
     segments = batch * config.producers.agents
     need(
@@ -884,14 +887,15 @@ def _override(tree: Tree, text: str) -> None:
 
 def schema() -> dict[str, Any]:
     """JSON schema of run.yaml."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_unwrapped(Config.model_json_schema())}
+    keys = _unwrapped(Config.model_json_schema())
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **keys}
 
 
 def _unwrapped(node: Any) -> Any:
     """Descriptions come from docstrings and are wrapped as those are; a table's cell must be one line."""
     if isinstance(node, dict):
         return {
-            key: " ".join(value.split()) if key == "description" and isinstance(value, str) else _unwrapped(value)
+            key: " ".join(value.split()) if (key, type(value)) == ("description", str) else _unwrapped(value)
             for key, value in node.items()
         }
     return [_unwrapped(one) for one in node] if isinstance(node, list) else node
@@ -1001,12 +1005,13 @@ def _explain(tree: Tree, source: str, error: ValidationError) -> list[tuple[Mark
     return list(problems.values())
 
 
-def check_sim(document: Document, spec: Mapping[str, Any]) -> dict[str, float]:
+def check_sim(document: Document, spec: Mapping[str, Any]) -> dict[str, int | float | bool]:
     """Checks `sim:` against the simulator's own spec.
 
-    `spec`: what `producers/producer --describe` prints. Returns every parameter's value, defaults included.
-    Raises ConfigError with every problem, with the marks of the run file.
+    `spec`: what `producers/producer --describe` prints. Returns every parameter's value in its own type,
+    defaults included. Raises ConfigError with every problem, with the marks of the run file.
     """
+    types: dict[str, Any] = {"int": int, "float": float, "bool": bool}
     given = document.config.sim.parameters
     table = {parameter["name"]: parameter for parameter in spec["params"]}
     known: dict[Path_, Any] = {("sim", name): None for name in ("name", *table)}
@@ -1015,7 +1020,7 @@ def check_sim(document: Document, spec: Mapping[str, Any]) -> dict[str, float]:
     def problem(name: str, text: str, marks: Mapping[Path_, Mark]) -> None:
         problems.problems.append((marks.get(("sim", name)) or Mark(document.path), f"sim.{name}: {text}"))
 
-    values: dict[str, float] = {name: float(parameter["default"]) for name, parameter in table.items()}
+    values = {name: types[parameter["kind"]](parameter["default"]) for name, parameter in table.items()}
     for name, found in given.items():
         parameter = table.get(name)
         if parameter is None:
@@ -1029,13 +1034,11 @@ def check_sim(document: Document, spec: Mapping[str, Any]) -> dict[str, float]:
         needs = {"int": "a whole number", "float": "a number", "bool": "true or false"}[kind]
         needs += "" if kind == "bool" else f" from {low:g} to {high:g}"
         value: Any = _whole(found) if kind == "int" else found
-        types: Any = {"int": (int,), "float": (int, float), "bool": (bool,)}[kind]
-        if not isinstance(value, types) or (
-            kind != "bool" and (isinstance(value, bool) or not low <= value <= high)
-        ):
+        fits = isinstance(value, bool) == (kind == "bool") and isinstance(value, int | types[kind])
+        if not fits or not low <= value <= high:
             problem(name, f"found {_show(value)}; needs {needs} ({parameter['help']})", document.tree.values)
             continue
-        values[name] = float(value)
+        values[name] = types[kind](value)
     if problems.problems:
         raise _failure(problems)
     return values

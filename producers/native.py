@@ -12,6 +12,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCER = ROOT / "producers" / "producer"
+SIMULATORS = ROOT / "sims"
 BUILD = "make build"
 DESCRIBE_SECONDS = 30.0
 

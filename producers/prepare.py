@@ -28,7 +28,7 @@ class Prepared:
     """The simulator."""
     spec: dict[str, Any]
     """What the simulator says of itself under this run's parameters."""
-    parameters: dict[str, float]
+    parameters: dict[str, int | float | bool]
     worlds: int
     """Of one producer."""
     program: program.Program
@@ -37,7 +37,10 @@ class Prepared:
 
     @property
     def config(self) -> config.Config:
-        return self.document.config
+        """With the simulator's own defaults, and with no path that depends on where we are."""
+        settings = self.document.config
+        name = settings.sim.name if self.library.is_relative_to(native.SIMULATORS) else str(self.library)
+        return settings.model_copy(update={"sim": config.Sim(name=name, **self.parameters)})
 
     @property
     def warnings(self) -> list[str]:
@@ -171,5 +174,5 @@ def _plan(prepared: Prepared, ring: int) -> Any:
         run_seed=settings.run.seed,
         first_world=ring * prepared.worlds,
         first_agent=ring * settings.producers.agents,
-        params=prepared.parameters,
+        params={name: float(value) for name, value in prepared.parameters.items()},
     )

@@ -371,7 +371,9 @@ def test_simulator_parameters_are_checked_with_the_marks_of_the_file(read):
 
 def test_simulator_parameters_have_their_defaults_and_values(read):
     document = read("sim: {name: toy, frameskip: 2, hard: true}\n")
-    assert config.check_sim(document, SPEC) == {"frameskip": 2.0, "gravity": 9.8, "hard": 1.0}
+    values = config.check_sim(document, SPEC)
+    assert values == {"frameskip": 2, "gravity": 9.8, "hard": True}
+    assert [type(value) for value in values.values()] == [int, float, bool]
 
 
 def test_agents_must_fill_whole_worlds(read):

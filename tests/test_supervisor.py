@@ -11,7 +11,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from command import CARTPOLE, DEADLINE_SECONDS, SHM, command, segments, supervise
+from command import CARTPOLE, DEADLINE_SECONDS, ROOT, SHM, command, segments, supervise
 
 import ringbuf
 from monitor import rundir
@@ -112,7 +112,10 @@ def done(tmp_path_factory):
     """A run that ended by itself, evaluation included: (folder, completed process)."""
     folder = tmp_path_factory.mktemp("done")
     (folder / "run.yaml").write_text(CARTPOLE)
-    return folder, supervise(folder, "run.yaml", "stop.versions=6", "checkpoint.interval_seconds=0.5")
+    # A simulator of the user's own, named by a path that only holds here.
+    shutil.copy(ROOT / "sims/cartpole/cartpole.so", folder / "mine.so")
+    settings = "sim.name=./mine.so", "stop.versions=6", "checkpoint.interval_seconds=0.5"
+    return folder, supervise(folder, "run.yaml", *settings)
 
 
 # A run that ends by itself
