@@ -113,7 +113,8 @@ def networks(path: Path, overrides: list[str], seconds: float) -> list[dict[str,
     found = []
     for name, hidden in NETWORKS:
         for precision in ("float32", "bf16"):
-            more = [hidden, "learner.epochs=1", "learner.targets=minibatch", f"learner.precision={precision}"]
+            more = [hidden, "learner.epochs=1", "learner.targets=minibatch", "learner.correction=vtrace"]
+            more += [f"learner.precision={precision}"]
             one = measure(path, [*overrides, *more], seconds)
             found.append({"name": name, **one})
     return found

@@ -154,6 +154,14 @@ def _estimate(segments: Segments, rho: Tensor | None, c: Tensor | None) -> Estim
     return Estimates(targets, td)
 
 
+class Native(NamedTuple):
+    """What makes an arm one of those that consumers/loss.c knows."""
+
+    corrected: bool  # targets and advantages by V-trace, not by GAE
+    proximal: bool  # the clipped ratio is against the policy at batch start, not against behaviour
+    weighted: bool = False  # by the truncated ratio of the policy at batch start over behaviour
+
+
 @dataclass(frozen=True, slots=True)
 class Correction:
     """One arm of `learner.correction`.
@@ -162,12 +170,14 @@ class Correction:
     policy_loss: the loss of each step
     anchor: log-probability of the policy that the clipped ratio is taken against
     proximal: whether Steps.proximal, and so a pass at batch start, is needed
+    native: its form in consumers/loss.c, if it has one
     """
 
     estimate: Callable[[Segments, Tensor, Settings], Estimates]
     policy_loss: Callable[[Steps, Settings], Tensor]
     anchor: Callable[[Steps], Tensor]
     proximal: bool
+    native: Native | None = None
 
 
 def _behaviour(steps: Steps) -> Tensor:
@@ -197,20 +207,20 @@ def _clip_proximal(steps: Steps, s: Settings) -> Tensor:
 
 
 def _truncated(steps: Steps, s: Settings) -> Tensor:
-    """-min(prox/mu, cap) S(pi/prox): the clip holds the update near the policy it starts from, and the weight,
-    constant over the update, corrects for the policy that acted."""
+    """-min(prox/mu, cap) S(pi/prox): the clip holds the update near the policy it starts from, and the
+    weight, constant over the update, corrects for the policy that acted."""
     weight = ratio(_proximal(steps) - steps.behaviour).clamp(max=s.tis_cap)
     return weight * _clip_proximal(steps, s)
 
 
 CORRECTIONS: Mapping[str, Correction] = {
     # PPO's clip on pi/mu with V-trace advantages: the form of SEED RL (arXiv 1910.06591) with a clip.
-    "vtrace": Correction(_vtrace, _clip_behaviour, _behaviour, proximal=False),
+    "vtrace": Correction(_vtrace, _clip_behaviour, _behaviour, False, Native(True, False)),
     # PPO's clip on pi/mu with uncorrected advantages.
-    "ppo": Correction(_gae, _clip_behaviour, _behaviour, proximal=False),
-    # The decoupled objective (Hilton, Cobbe, Schulman 2022, arXiv 2110.00641, eq. 3) with its weight truncated
-    # (Ionides 2008, J. Comput. Graph. Stat. 17:295).
-    "tis": Correction(_gae, _truncated, _proximal, proximal=True),
+    "ppo": Correction(_gae, _clip_behaviour, _behaviour, False, Native(False, False)),
+    # The decoupled objective (Hilton, Cobbe, Schulman 2022, arXiv 2110.00641, eq. 3) with its weight
+    # truncated # (Ionides 2008, J. Comput. Graph. Stat. 17:295).
+    "tis": Correction(_gae, _truncated, _proximal, True, Native(False, True, weighted=True)),
     # The control: PPO's clip on pi/prox, as if the data were on-policy.
-    "none": Correction(_gae, _clip_proximal, _proximal, proximal=True),
+    "none": Correction(_gae, _clip_proximal, _proximal, True, Native(False, True)),
 }

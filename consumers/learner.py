@@ -38,6 +38,10 @@ SLICE_SECONDS = 0.5  # of a wait, after which the heartbeat is renewed
 PR_SET_PDEATHSIG = 1
 
 
+class Unavailable(Exception):
+    """The settings ask for what this machine does not have. The message is one line."""
+
+
 class Learner:
     """One learner of a run, from version 0 to the final checkpoint."""
 
@@ -51,7 +55,8 @@ class Learner:
         *,
         index: int = 0,
     ):
-        """Raises ValueError where the settings ask for what this machine does not have."""
+        """Raises Unavailable where the settings ask for what this machine does not have, OSError where a
+        native part is missing."""
         self.config, self.folder, self.index = config, folder, index
         self.control, self.weights, self.rings = control, weights, rings
         self.plan = rings[0].plan
@@ -218,9 +223,9 @@ class Learner:
 
 
 def choose_device(setting: str) -> torch.device:
-    """`learner.device`. Raises ValueError where there is no such device."""
+    """`learner.device`. Raises Unavailable where there is no such device."""
     if setting == "cuda" and not torch.cuda.is_available():
-        raise ValueError("learner.device: cuda, but torch sees no CUDA device here; needs cpu or auto")
+        raise Unavailable("learner.device: cuda, but torch sees no CUDA device here; needs cpu or auto")
     return torch.device("cuda" if setting != "cpu" and torch.cuda.is_available() else "cpu")
 
 
@@ -262,12 +267,10 @@ def main(arguments: Sequence[str]) -> int:
     weights = Weights.attach(args.weights, "writer")
     rings = [Ring.attach(fd, control, "learner", args.index) for fd in args.rings]
     try:
-        learner = Learner(config, args.dir, control, weights, rings, index=args.index)
-    except ValueError as error:
+        Learner(config, args.dir, control, weights, rings, index=args.index).run()
+    except Unavailable as error:
         print(f"learner: {error}", file=sys.stderr)
         return EXIT_CONFIG
-    try:
-        learner.run()
     except OSError as error:
         print(f"learner: {error}", file=sys.stderr)
         return EXIT_MISSING

@@ -7,70 +7,24 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from consumers.batch import Batch, Pieces, pieces
-from consumers.corrections import (
-    CORRECTIONS,
-    Segments,
-    Steps,
-    decays,
-    kept_mean,
-    normalize,
-    ratio,
-    value_loss,
-)
+from consumers.corrections import decays, kept_mean
 from consumers.diagnostics import explained_variance, ratio_statistics
 from consumers.models import PolicyModel
 from consumers.normalizers import OBSERVATION_ROWS, ObservationStatistics, ValueStatistics
+from consumers.objective import COLUMNS, Fields, TorchObjective, View, choose
 from consumers.optimizer import Optimizer
 from consumers.schedules import value_at
 from producers.program import Program, Weight
 
 AUDITED_STEPS = 1024  # of a batch are evaluated in float32 as well, where training runs in bf16
+LOSS = COLUMNS.index("loss_total")
 TOLERANCE_A_HEAD, TOLERANCE_A_LOGIT = 2e-4, 1e-5  # between log-probabilities of actor and learner, in float32
-
-COLUMNS = (
-    "loss_policy",
-    "loss_value",
-    "loss_entropy",
-    "loss_total",
-    "grad_norm",
-    "approx_kl",
-    "clipped_ratio",
-    "update_kl",
-)
-
-
-class View(NamedTuple):
-    """What the weights say of segments [T, m], float32, and the estimates made of it."""
-
-    log_prob: Tensor  # of the actions
-    output: Tensor  # of the value head
-    target: Tensor  # in the value head's units
-    advantage: Tensor
-
-    def take(self, part: Pieces) -> View:
-        return View(*(part.take(x) for x in self))
-
-
-class Fields(NamedTuple):
-    """The small fields of segments, [T, m] each but action [T, m, heads] and mask [T, m, logits]."""
-
-    action: Tensor
-    behaviour: Tensor
-    rewards: Tensor
-    discounts: Tensor
-    traces: Tensor
-    valid: Tensor | None  # None: all are; so with kept
-    kept: Tensor | None
-    mask: Tensor | None  # None: every choice is allowed
-
-    def take(self, part: Pieces) -> Fields:
-        return Fields(*(None if x is None else part.take(x) for x in self))
 
 
 class Update:
@@ -81,10 +35,11 @@ class Update:
         self.settings, self.program, self.device = settings, program, device
         self.model = PolicyModel(program, seed=seed).to(device)
         self.optimizer = Optimizer(self.model.parameters(), settings)
-        self.correction = CORRECTIONS[settings.correction]
         self.generator = torch.Generator().manual_seed(seed)  # draws minibatches
         self.values = ValueStatistics()
         self.observations = ObservationStatistics(program.buffers[program.obs].width)
+        self._estimator = TorchObjective(settings, self.model, self.values)
+        self.objective = choose(settings, self.model, self.values, device)
         self.spent_ns = dict.fromkeys(("copy", "forward", "backward", "optimizer"), 0)
         self._bf16 = bf16
         self._dtype = self.model.obs_dtype(torch.bfloat16 if bf16 else torch.float32)
@@ -97,8 +52,8 @@ class Update:
     def train(self, batch: Batch, version: int, trained_steps: int) -> dict[str, float]:
         """Trains on the batch as the learner of `version`; `trained_steps` is where the schedules stand.
 
-        Returns figures, NaN where there is nothing to tell: means of COLUMNS over the minibatches that moved
-        the weights; `sgd_steps`, how many these are; `skipped`, how many did not because loss or gradient was
+        Returns figures, NaN where there is nothing to tell: means over the minibatches that moved the
+        weights; `sgd_steps`, how many these are; `skipped`, how many did not because loss or gradient was
         not finite; `samples`, the kept steps with reuse; `masked`, the valid steps that were not kept; and
         what docs/metrics.md names beside."""
         s = self.settings
@@ -182,73 +137,37 @@ class Update:
             self.spent_ns["forward"] += time.perf_counter_ns() - copied
         begin = time.perf_counter_ns()
         log_prob, output = (torch.cat(x, 1) for x in zip(*found, strict=True))
-        view = self._estimate(log_prob, output, fields)
+        view = self._estimator.estimate(log_prob, output, fields)
         self.spent_ns["forward"] += time.perf_counter_ns() - begin
         return view
 
     def _step(
         self, batch: Batch, fields: Fields, part: Pieces, prior: View | None, version: int
     ) -> tuple[Tensor | None, View]:
-        """One optimizer step: the figures of COLUMNS, or None if something was not finite and nothing
-        moved."""
-        s, begin = self.settings, time.perf_counter_ns()
+        """One optimizer step: its figures, or None if something was not finite and nothing moved."""
+        begin = time.perf_counter_ns()
         obs = self._observe(batch, part, batch.horizon + (prior is None))
         steps = fields.take(part)
-        kept, count = steps.kept, steps.rewards.numel()
-        if kept is not None:
-            count = kept.sum().clamp(min=1)
+        given = None if prior is None else prior.take(part)
         copied = time.perf_counter_ns()
 
         logits, output = self._run(obs)
-        logits = logits[: batch.horizon]
-        log_prob, entropy = self.model.log_prob_entropy(logits, steps.action, steps.mask)
-        if prior is None:
-            with torch.no_grad():
-                view = self._estimate(log_prob.detach(), output.detach(), steps)
-                if self._fresh and not self._bf16:
-                    self._compare(logits, log_prob, batch, steps, part, version)
-        else:
-            view = prior.take(part)
-        output = output[: batch.horizon]
-
-        advantage = normalize(view.advantage, kept, count) if s.normalize_advantage else view.advantage
-        terms = Steps(log_prob, steps.behaviour, view.log_prob, advantage)
-        policy = kept_mean(self.correction.policy_loss(terms, s), kept, count)
-        value = kept_mean(value_loss(output, view.target, view.output, s.value_clip), kept, count)
-        entropy = kept_mean(entropy, kept, count)
-        loss = policy + s.value_coef * value - self.entropy_coef * entropy
+        outcome = self.objective(logits, output, steps, given, self.entropy_coef)
+        if prior is None and self._fresh and not self._bf16:
+            self._compare(logits, outcome.view.log_prob, batch, steps, part, version)
         forward = time.perf_counter_ns()
 
-        loss.backward()
+        outcome.backward()
         backward = time.perf_counter_ns()
 
-        loss = loss.detach()
-        norm = self.optimizer.step(loss, self.learning_rate)
-        row = None
-        if norm is not None:
-            with torch.no_grad():
-                kl = kept_mean(_k3(log_prob - steps.behaviour), kept, count)
-                apart = (ratio(log_prob - self.correction.anchor(terms)) - 1.0).abs() > s.clip
-                clipped = (apart if kept is None else apart & kept).sum() / count
-                moved = kl if prior is None else kept_mean(_k3(log_prob - view.log_prob), kept, count)
-                row = torch.stack([policy, value, entropy, loss, norm, kl, clipped, moved])
+        norm = self.optimizer.step(outcome.figures[LOSS], self.learning_rate)
+        figures = None if norm is None else torch.cat([outcome.figures, norm.view(1)])
         spent = self.spent_ns
         spent["copy"] += copied - begin
         spent["forward"] += forward - copied
         spent["backward"] += backward - forward
         spent["optimizer"] += time.perf_counter_ns() - backward
-        return row, view
-
-    def _estimate(self, log_prob: Tensor, output: Tensor, steps: Fields) -> View:
-        """Targets and advantages from log_prob [T, m] and the value head's output [T+1, m]."""
-        s, values = self.settings, output
-        if s.normalize_value:
-            values = self.values.denormalize(output)
-        segments = Segments(values, steps.rewards, steps.discounts, steps.traces, steps.valid)
-        target, advantage = self.correction.estimate(segments, log_prob - steps.behaviour, s)
-        if s.normalize_value:
-            target = self.values.normalize(target)
-        return View(log_prob, output[:-1], target, advantage)
+        return figures, outcome.view
 
     def _observe(self, batch: Batch, part: Pieces, rows: int) -> Tensor:
         shape = (rows, part.count, *batch.observations[0].shape[2:])
@@ -336,12 +255,7 @@ def _joined(views: list[tuple[Pieces, View]]) -> View:
     return View(*(sorted_.take(torch.cat(x, 1)) for x in zip(*(view for _, view in views), strict=True)))
 
 
-def _k3(log_ratio: Tensor) -> Tensor:
-    """(w - 1) - log w: its mean under mu estimates KL(mu || pi), without bias and never below 0 (J. Schulman,
-    Approximating KL Divergence, 2020)."""
-    return ratio(log_ratio) - 1.0 - log_ratio
-
-
 def _mean(rows: list[Tensor]) -> dict[str, float]:
-    means = torch.stack(rows).mean(0).tolist() if rows else [math.nan] * len(COLUMNS)
-    return dict(zip(COLUMNS, means, strict=True))
+    names = (*COLUMNS, "grad_norm")
+    means = torch.stack(rows).mean(0).tolist() if rows else [math.nan] * len(names)
+    return dict(zip(names, means, strict=True))

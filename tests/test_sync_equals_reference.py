@@ -16,7 +16,8 @@ rollout: {{horizon: {horizon}}}
 ring: {{slots: {ring_slots}}}
 policy: {{hidden: [32, 16], activation: tanh}}
 learner:
-  {{threads: 1, precision: float32, device: cpu, batch_slots: {batch_slots}, epochs: 2, minibatches: 4,
+  {{threads: 1, precision: float32, device: cpu, loss: torch, batch_slots: {batch_slots}, epochs: 2,
+  minibatches: 4,
    correction: ppo, targets: batch, gamma: 0.98, gae_lambda: 0.9, clip: 0.2, value_coef: 0.5,
    max_grad_norm: 0.5, learning_rate: 1e-3, entropy_coef: 0.01}}
 stop: {{versions: {versions}}}
