@@ -38,6 +38,7 @@ class Books:
         self._metrics = (folder / "metrics.jsonl").open("a", buffering=1 << 16)
         self._events = folder / "events.jsonl"
         self._flushed = time.monotonic()
+        self._times: dict[str, int] = {}  # how often an event of a kind has happened
 
     @property
     def seconds(self) -> float:
@@ -117,10 +118,17 @@ class Books:
             self._metrics.flush()
             self._flushed = time.monotonic()
         if figures["skipped"]:
-            self.event("nonfinite", version=version, minibatches=figures["skipped"])
+            self._seldom("nonfinite", version=version, minibatches=figures["skipped"])
         if figures["logprob_error_max"] > figures["logprob_tolerance"]:
             facts = {name: figures[name] for name in ("logprob_error_max", "logprob_tolerance")}
-            self.event("logprob_mismatch", version=version, **facts)
+            self._seldom("logprob_mismatch", version=version, **facts)
+
+    def _seldom(self, event: str, **facts: Any) -> None:
+        """The 1st, 2nd, 4th, 8th ... event of its kind: what happens at every update must not fill the
+        disk."""
+        self._times[event] = times = self._times.get(event, 0) + 1
+        if times & (times - 1) == 0:
+            self.event(event, times=times, **facts)
 
     def count(self, **amounts: int) -> None:
         """Adds to counters."""

@@ -27,6 +27,7 @@ from consumers.batch import Batch
 from consumers.books import Books
 from consumers.checkpoint import Checkpoint, Writer
 from consumers.intake import Intake
+from consumers.pinned import Pinned
 from consumers.score import ScoreWindow
 from consumers.update import Update
 from producers.program import Program
@@ -74,6 +75,7 @@ class Learner:
         window = max(config.stop.window, self.plan.producers * self.plan.agents)
         self.books = Books(control, folder, index, ScoreWindow(window, config.stop.score))
         self.intake = Intake(rings, control, config.staleness.limit)
+        self.pinned = Pinned(device)
         self.checkpoints = Writer(folder / "checkpoints", config.checkpoint.keep, self._checkpoint_done)
         self.version = 0
         self.asked = False  # for a stop
@@ -105,6 +107,8 @@ class Learner:
         self.control.pulse("train", self.books.updates)
         if self.books.first_commit_ns is None:
             self.books.first_commit_ns = min(filter(None, (r.books()["first_commit_ns"] for r in self.rings)))
+        for lease in leases:
+            self.pinned.pin(lease)
         batch = Batch(
             leases,
             device=self.update.device,

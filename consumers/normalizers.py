@@ -20,8 +20,8 @@ class ObservationStatistics:
         self.squares = torch.zeros(features, dtype=torch.float64)  # sum of squared distances from the mean
 
     def update(self, rows: Tensor) -> None:
-        """Takes rows [n, features] of any dtype."""
-        rows = rows.to(torch.float64)
+        """Takes rows [n, features] of any dtype and device."""
+        rows = rows.to("cpu", torch.float64)
         n = len(rows)
         if n == 0:
             return

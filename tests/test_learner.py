@@ -287,6 +287,18 @@ def test_scores_of_finished_episodes_reach_the_books_once(start):
     assert gauges["score_mean"] == gauges["score_best"] == 35.0, "the window is no smaller than the agents"
 
 
+def test_what_is_out_of_the_ordinary_is_told_ever_more_seldom(start):
+    run = start(rings=1, batch_slots=1, slots=6)
+    for _ in range(9):
+        run.write(0)  # by a uniform policy, which is not the one that version 0 is
+    run.until(lambda: run.counters()["updates"] == 9)
+    run.stop("signal")
+    events = [json.loads(line) for line in (run.folder / "events.jsonl").read_text().splitlines()]
+    told = [event["times"] for event in events if event["event"] == "logprob_mismatch"]
+    assert told == [1, 2, 4, 8][: len(told)]
+    assert told
+
+
 def test_the_goal_ends_the_run(start):
     run = start(rings=1, batch_slots=1, stop={"window": 1, "score": 5.0})
     run.write(0, scores=[9.0] * 6)
