@@ -72,7 +72,8 @@ def _strangers() -> list[str]:
 
 def _children() -> list[str]:
     """Command lines of our children; multiprocessing's tracker ends with the interpreter."""
-    return [line for _, parent, line in _processes() if parent == os.getpid() and "resource_tracker" not in line]
+    ours = [line for _, parent, line in _processes() if parent == os.getpid()]
+    return [line for line in ours if "resource_tracker" not in line]
 
 
 @pytest.fixture(scope="session", autouse=True)
