@@ -16,7 +16,7 @@ rollout: {{horizon: {horizon}}}
 ring: {{slots: {ring_slots}}}
 policy: {{hidden: [32, 16], activation: tanh}}
 learner:
-  {{threads: 1, precision: float32, device: cpu, loss: torch, batch_slots: {batch_slots}, epochs: 2,
+  {{device: cpu, {arithmetic}, batch_slots: {batch_slots}, epochs: 2,
   minibatches: 4,
    correction: ppo, targets: batch, gamma: 0.98, gae_lambda: 0.9, clip: 0.2, value_coef: 0.5,
    max_grad_norm: 0.5, learning_rate: 1e-3, entropy_coef: 0.01}}
@@ -39,13 +39,17 @@ SETTINGS = {
 }
 
 
-def run(folder, *, producers, agents, slots, **rest):
+EXACT = "threads: 1, precision: float32, loss: torch"  # what the reference computes in
+
+
+def run(folder, *, producers, agents, slots, arithmetic=EXACT, **rest):
     """Final weights and metrics of a run with `agents` agents and `slots` slots a ring in a batch, in all."""
     text = RUN.format(
         producers=producers,
         agents=agents // producers,
         batch_slots=slots * producers,
         ring_slots=slots + 1,
+        arithmetic=arithmetic,
         **rest,
     )
     folder.mkdir()
@@ -84,3 +88,23 @@ def test_sync_runs_equal_the_reference_bit_for_bit_with_any_number_of_producers(
         assert summary["lag"]["max"] == 0
         assert all(line["lag_max"] == 0 for line in metrics)
         assert all(line["logprob_error_max"] <= line["logprob_tolerance"] for line in metrics)
+
+
+def test_runs_repeat_bit_for_bit_in_the_default_arithmetic_too(tmp_path):
+    """All cores, bf16 where the machine has it, and the native loss; one producer against two."""
+    runs = [
+        run(
+            tmp_path / f"{producers}",
+            producers=producers,
+            agents=64,
+            slots=2,
+            arithmetic="threads: auto, precision: auto, loss: auto",
+            sim="breakout",
+            max_steps=40,
+            seed=9,
+            horizon=16,
+            versions=5,
+        )[0]
+        for producers in (1, 2)
+    ]
+    assert equal(*runs)
