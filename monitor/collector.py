@@ -233,7 +233,7 @@ class RunCollector(Collector):
             self._add("ring_fill_slots", books["in_flight"], ring.index)
             self._add("ring_capacity_slots", ring.slots, ring.index)
             for reason in DROP_REASONS:
-                dropped[reason] += books["dropped"][reason] * steps
+                dropped[reason] += books["dropped_steps"][reason]
         learner = self.control.counters(self.table.learner)
         dropped["lag"] += learner["dropped_lag_steps"]
         for reason in DROP_REASONS:

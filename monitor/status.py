@@ -124,6 +124,8 @@ class Reporter:
                 "in_flight": sum(one["in_flight"] for one in books),
                 "capacity": sum(ring.slots for ring in self.rings),
             },
+            "steps_dropped": sum(sum(one["dropped_steps"].values()) for one in books),
+            "producers": [{"slots": one["slots"], "steps": one["steps"]} for one in producers],
             "bytes": {
                 "packed": str(packed),
                 "unpacked": str(sum(one["bytes_unpacked"] for one in producers)),

@@ -148,7 +148,9 @@ static PyObject *ring_books(PyObject *self, PyObject *unused)
     RingObject *ring = ring_as(self, AS_ANYBODY);
     PyObject *dict = ring == NULL ? NULL : PyDict_New();
     PyObject *dropped = dict == NULL ? NULL : PyDict_New();
-    if (dropped == NULL) {
+    PyObject *steps = dropped == NULL ? NULL : PyDict_New();
+    if (steps == NULL) {
+        Py_XDECREF(dropped);
         Py_XDECREF(dict);
         return NULL;
     }
@@ -162,6 +164,11 @@ static PyObject *ring_books(PyObject *self, PyObject *unused)
               put(dropped, "bad", b.bad) || put(dropped, "rollback", b.rollback) ||
               put(dropped, "shutdown", b.shutdown) || put(dropped, "lag", b.lag) ||
               PyDict_SetItemString(dict, "dropped", dropped) ||
+              put(steps, "overwritten", b.overwritten_steps) || put(steps, "bad", b.bad_steps) ||
+              put(steps, "rollback", b.rollback_steps) || put(steps, "shutdown", b.shutdown_steps) ||
+              put(steps, "lag", b.lag_steps) || PyDict_SetItemString(dict, "dropped_steps", steps) ||
+              put(dict, "consumed_steps", b.consumed_steps) ||
+              put(dict, "in_flight_steps", b.in_flight_steps) ||
               put(dict, "in_flight", b.ready + b.leased + b.set_aside) || put(dict, "writing", b.writing) ||
               put(dict, "ready", b.ready) || put(dict, "leased", b.leased) || put(dict, "bad", b.set_aside) ||
               put(dict, "redelivered", b.redelivered) || put(dict, "epoch", b.epoch) ||
@@ -172,6 +179,7 @@ static PyObject *ring_books(PyObject *self, PyObject *unused)
               put(dict, "base_sequence", b.base_sequence) || put(dict, "base_version", b.base_version);
     Py_XDECREF(owner);
     Py_DECREF(dropped);
+    Py_DECREF(steps);
     if (bad)
         Py_CLEAR(dict);
     return dict;

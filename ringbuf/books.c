@@ -14,7 +14,10 @@ hr_books hr_ring_books(const hr_ring *r)
     b.offered = b.head - b.start;
     b.done_again = hr_ring_done(r);
     for (uint32_t i = 0; i < r->slots; i++) {
-        hr_state state = hr_word_state(get(&hr_ring_slot(r, i)->word)); /* P2, C3, S1 */
+        hr_slot *slot = hr_ring_slot(r, i);
+        hr_state state = hr_word_state(get(&slot->word)); /* P2, C3, S1 */
+        if (state == HR_READY || state == HR_LEASED || state == HR_BAD)
+            b.in_flight_steps += get(&slot->valid_steps);
         b.writing += state == HR_WRITING;
         b.ready += state == HR_READY;
         b.leased += state == HR_LEASED;
@@ -28,6 +31,12 @@ hr_books hr_ring_books(const hr_ring *r)
     b.rollback = get(&lines->dropped_rollback);
     b.shutdown = get(&lines->dropped_shutdown);
     b.lag = get(&lines->dropped_lag);
+    b.consumed_steps = get(&lines->consumed_steps);
+    b.overwritten_steps = get(&lines->overwritten_steps);
+    b.bad_steps = get(&lines->dropped_bad_steps);
+    b.rollback_steps = get(&lines->rollback_steps);
+    b.shutdown_steps = get(&lines->shutdown_steps);
+    b.lag_steps = get(&lines->lag_steps);
     b.redelivered = get(&lines->redelivered);
     b.granted = get(&lines->granted);
     b.epoch = get(&lines->epoch);

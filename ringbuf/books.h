@@ -19,6 +19,8 @@ typedef struct hr_books {
     uint64_t not_written, committed, consumed;
     uint64_t overwritten, bad, rollback, shutdown, lag; /* dropped */
     uint64_t writing, ready, leased, set_aside;         /* slots by state; set_aside: BAD */
+    uint64_t consumed_steps, in_flight_steps;           /* the same in valid agent-steps */
+    uint64_t overwritten_steps, bad_steps, rollback_steps, shutdown_steps, lag_steps;
     uint64_t redelivered, epoch, owner, pid;
     uint64_t blocked_ns, first_commit_ns, last_commit_ns, lease_ns;
     uint64_t base_sequence, base_version;

@@ -77,6 +77,12 @@ typedef struct hr_intent {
     _Atomic uint64_t before, cause, sequence;
 } hr_intent;
 
+/* The same for the valid steps of the slot, which are counted beside the slots: the steps before, and the
+ * slot's. Valid while the intent is pending. */
+typedef struct hr_intent_steps {
+    _Atomic uint64_t before, amount;
+} hr_intent_steps;
+
 /* Counts that stand beside words, by writer: producer, supervisor, learner. */
 typedef enum hr_count {
     HR_NOT_WRITTEN = 0,
@@ -99,12 +105,16 @@ typedef struct hr_lines {
     _Atomic uint64_t blocked_ns, first_commit_ns, last_commit_ns;
     _Atomic uint64_t epoch; /* deaths of producers swept so far */
     _Atomic uint64_t pid;
-    uint64_t producer_pad[4];
+    _Atomic uint64_t overwritten_steps;
+    hr_intent_steps producer_steps;
+    uint64_t producer_pad[1];
     /* The supervisor's */
     _Alignas(HR_LINE_BYTES) _Atomic uint64_t owner; /* number of the learner, HR_NONE: none */
     _Atomic uint64_t dropped_bad, redelivered;
     hr_intent supervisor_intent;
-    uint64_t owner_pad[10];
+    _Atomic uint64_t dropped_bad_steps;
+    hr_intent_steps supervisor_steps;
+    uint64_t owner_pad[7];
     /* The owner learner's; `granted` by CAS only, since the supervisor lowers it */
     _Alignas(HR_LINE_BYTES) _Atomic uint64_t granted; /* the producer may claim sequences below */
     _Atomic uint64_t consumed, dropped_rollback, dropped_shutdown, dropped_lag;
@@ -113,6 +123,11 @@ typedef struct hr_lines {
     _Atomic uint64_t lease_ns;                    /* time of the last lease */
     uint64_t learner_pad[5];
     hr_bell bell; /* the producer sleeps here */
+    /* The owner learner's, continued */
+    _Alignas(HR_LINE_BYTES) _Atomic uint64_t consumed_steps;
+    _Atomic uint64_t rollback_steps, shutdown_steps, lag_steps;
+    hr_intent_steps learner_steps;
+    uint64_t steps_pad[10];
 } hr_lines;
 _Static_assert(offsetof(hr_lines, producer_intent) == 32 && offsetof(hr_lines, pid) == 88, "producer line");
 _Static_assert(offsetof(hr_lines, owner) == 128 && offsetof(hr_lines, supervisor_intent) == 152,
@@ -120,7 +135,9 @@ _Static_assert(offsetof(hr_lines, owner) == 128 && offsetof(hr_lines, supervisor
 _Static_assert(offsetof(hr_lines, granted) == 256 && offsetof(hr_lines, learner_intent) == 296 &&
                    offsetof(hr_lines, lease_ns) == 336,
                "learner line");
-_Static_assert(offsetof(hr_lines, bell) == 384 && sizeof(hr_lines) == 512, "ring lines");
+_Static_assert(offsetof(hr_lines, bell) == 384 && offsetof(hr_lines, consumed_steps) == 512 &&
+                   sizeof(hr_lines) == 640,
+               "ring lines");
 
 typedef struct hr_slot {
     _Alignas(HR_LINE_BYTES) _Atomic uint64_t word; /* seq:45 | deliveries:3 | owner:12 | state:4 */

@@ -87,7 +87,7 @@ int hr_ring_examined(hr_ring *r, uint64_t sequence)
 static int release(hr_ring *r, uint64_t sequence, uint64_t word, hr_count cause)
 {
     hr_lines *lines = hr_ring_lines(r);
-    hr_intent_begin(lines, cause, sequence);
+    hr_intent_begin(r, cause, sequence);
     /* C3 pairs with P1 (release: our reads of the payload are over); Dekker with P5 */
     if (!move(r, sequence, word, hr_word(sequence + r->slots, 0, 0, HR_FREE), memory_order_seq_cst)) {
         hr_intent_cancel(lines, cause);

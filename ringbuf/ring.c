@@ -131,7 +131,7 @@ int hr_ring_claim(hr_ring *r, uint64_t version)
             return -1;
     } else if (r->plan.full == HR_DROP_OLDEST && hr_word_state(word) == HR_READY &&
                hr_word_sequence(word) < s) {
-        hr_intent_begin(lines, HR_OVERWRITTEN, hr_word_sequence(word));
+        hr_intent_begin(r, HR_OVERWRITTEN, hr_word_sequence(word));
         if (!atomic_compare_exchange_strong_explicit(
                 &slot->word, &word, writing, memory_order_acq_rel,
                 memory_order_relaxed)) { /* P1; release for the intent, I1 */
@@ -210,7 +210,7 @@ void hr_ring_abort(hr_ring *r)
 void hr_ring_skip(hr_ring *r)
 {
     hr_lines *lines = hr_ring_lines(r);
-    hr_intent_begin(lines, HR_NOT_WRITTEN, r->sequence);
+    hr_intent_begin(r, HR_NOT_WRITTEN, r->sequence);
     advance(r); /* what the intent is about */
     hr_intent_done(lines, HR_NOT_WRITTEN);
 }

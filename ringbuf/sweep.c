@@ -25,9 +25,10 @@ static int move(hr_slot *slot, uint64_t from, uint64_t to)
                                                    memory_order_acquire);
 }
 
-static int counted_move(hr_lines *lines, hr_slot *slot, uint64_t from, uint64_t to, hr_count cause)
+static int counted_move(hr_ring *r, hr_slot *slot, uint64_t from, uint64_t to, hr_count cause)
 {
-    hr_intent_begin(lines, cause, hr_word_sequence(from));
+    hr_lines *lines = hr_ring_lines(r);
+    hr_intent_begin(r, cause, hr_word_sequence(from));
     int moved = move(slot, from, to);
     if (moved)
         hr_intent_done(lines, cause);
@@ -79,11 +80,11 @@ void hr_sweep_learner(hr_ring *r, uint64_t index, const uint64_t *listed, size_t
         if (hr_word_state(word) != HR_LEASED || (index != HR_NONE && hr_word_owner(word) != index))
             continue;
         if (is_listed(s, listed, n_listed)) { /* trained, published, and killed before the ack */
-            counted_move(lines, slot, word, hr_word(s + r->slots, 0, 0, HR_FREE), HR_CONSUMED);
+            counted_move(r, slot, word, hr_word(s + r->slots, 0, 0, HR_FREE), HR_CONSUMED);
         } else if (deliveries >= HR_MAX_DELIVERIES) {
             move(slot, word, hr_word(s, deliveries, 0, HR_BAD));
         } else {
-            counted_move(lines, slot, word, hr_word(s, deliveries, 0, HR_READY), HR_REDELIVERED);
+            counted_move(r, slot, word, hr_word(s, deliveries, 0, HR_READY), HR_REDELIVERED);
         }
     }
     ring_all(r);
@@ -97,7 +98,7 @@ int hr_ring_free_bad(hr_ring *r, uint64_t sequence)
     uint64_t word = atomic_load_explicit(&slot->word, memory_order_acquire); /* C7, S1 */
     if (hr_word_state(word) != HR_BAD || hr_word_sequence(word) != sequence)
         return -1;
-    int moved = counted_move(lines, slot, word, hr_word(sequence + r->slots, 0, 0, HR_FREE), HR_DROPPED_BAD);
+    int moved = counted_move(r, slot, word, hr_word(sequence + r->slots, 0, 0, HR_FREE), HR_DROPPED_BAD);
     ring_all(r);
     return moved ? 0 : -1;
 }

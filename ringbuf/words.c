@@ -108,6 +108,36 @@ _Atomic uint64_t *hr_count_at(hr_lines *lines, hr_count cause)
     return &lines->consumed;
 }
 
+_Atomic uint64_t *hr_steps_at(hr_lines *lines, hr_count cause)
+{
+    switch (cause) {
+    case HR_OVERWRITTEN:
+        return &lines->overwritten_steps;
+    case HR_DROPPED_BAD:
+        return &lines->dropped_bad_steps;
+    case HR_CONSUMED:
+        return &lines->consumed_steps;
+    case HR_ROLLBACK:
+        return &lines->rollback_steps;
+    case HR_SHUTDOWN:
+        return &lines->shutdown_steps;
+    case HR_LAG:
+        return &lines->lag_steps;
+    case HR_NOT_WRITTEN: /* never committed */
+    case HR_REDELIVERED: /* still in flight */
+    case HR_COUNTS:
+        break;
+    }
+    return NULL;
+}
+
+static hr_intent_steps *steps_of(hr_lines *lines, hr_count cause)
+{
+    return cause <= HR_OVERWRITTEN   ? &lines->producer_steps
+           : cause <= HR_REDELIVERED ? &lines->supervisor_steps
+                                     : &lines->learner_steps;
+}
+
 static hr_intent *intent_of(hr_lines *lines, hr_count cause)
 {
     return cause <= HR_OVERWRITTEN   ? &lines->producer_intent
@@ -118,9 +148,30 @@ static hr_intent *intent_of(hr_lines *lines, hr_count cause)
 /* I1: one writer at a time; the sweep reads after that writer's death was reaped, which orders all it stored.
  * The releases keep the compiler from reordering stores among which a kill may fall. */
 
-void hr_intent_begin(hr_lines *lines, hr_count cause, uint64_t sequence)
+/* The count of steps after the change, if the slot's steps are added or not. */
+static void store_steps(hr_lines *lines, hr_count cause, int add)
 {
+    _Atomic uint64_t *steps = hr_steps_at(lines, cause);
+    if (steps == NULL)
+        return;
+    hr_intent_steps *pending = steps_of(lines, cause);
+    uint64_t before = atomic_load_explicit(&pending->before, memory_order_relaxed);
+    uint64_t amount = atomic_load_explicit(&pending->amount, memory_order_relaxed);
+    atomic_store_explicit(steps, before + (add ? amount : 0), memory_order_release); /* I1, N1 */
+}
+
+void hr_intent_begin(const hr_ring *r, hr_count cause, uint64_t sequence)
+{
+    hr_lines *lines = hr_ring_lines(r);
     hr_intent *intent = intent_of(lines, cause);
+    _Atomic uint64_t *steps = hr_steps_at(lines, cause);
+    if (steps != NULL) {
+        hr_intent_steps *pending = steps_of(lines, cause);
+        uint64_t valid = atomic_load_explicit(&hr_ring_slot(r, sequence)->valid_steps, memory_order_relaxed);
+        atomic_store_explicit(&pending->before, atomic_load_explicit(steps, memory_order_relaxed),
+                              memory_order_relaxed);                          /* I1 */
+        atomic_store_explicit(&pending->amount, valid, memory_order_relaxed); /* I1; carried to us by P2 */
+    }
     uint64_t before = atomic_load_explicit(hr_count_at(lines, cause), memory_order_relaxed);
     atomic_store_explicit(&intent->before, before, memory_order_relaxed);         /* I1 */
     atomic_store_explicit(&intent->cause, (uint64_t)cause, memory_order_relaxed); /* I1 */
@@ -132,6 +183,7 @@ void hr_intent_done(hr_lines *lines, hr_count cause)
     hr_intent *intent = intent_of(lines, cause);
     uint64_t before = atomic_load_explicit(&intent->before, memory_order_relaxed);
     atomic_store_explicit(hr_count_at(lines, cause), before + 1, memory_order_release); /* I1, N1 */
+    store_steps(lines, cause, 1);
     atomic_store_explicit(&intent->sequence, HR_NONE, memory_order_release);            /* I1 */
 }
 
@@ -175,9 +227,10 @@ void hr_settle(const hr_ring *r, hr_intent *intent)
     uint64_t before = atomic_load_explicit(&intent->before, memory_order_relaxed);
     uint64_t cause = atomic_load_explicit(&intent->cause, memory_order_relaxed);
     if (cause < HR_COUNTS) {
-        uint64_t count = before + (came_about(r, (hr_count)cause, sequence) ? 1 : 0);
-        atomic_store_explicit(hr_count_at(hr_ring_lines(r), (hr_count)cause), count,
+        int happened = came_about(r, (hr_count)cause, sequence);
+        atomic_store_explicit(hr_count_at(hr_ring_lines(r), (hr_count)cause), before + (happened ? 1 : 0),
                               memory_order_release); /* I1 */
+        store_steps(hr_ring_lines(r), (hr_count)cause, happened);
     }
     atomic_store_explicit(&intent->sequence, HR_NONE, memory_order_release); /* I1 */
 }

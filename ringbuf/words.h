@@ -28,15 +28,16 @@ uint64_t hr_ring_done(const hr_ring *r);
 
 /* An update of a count beside a word: begin; change the word; done, or cancel if the change did not come
  * about. Killed anywhere in between, hr_settle() finds out which. */
-void hr_intent_begin(hr_lines *lines, hr_count cause, uint64_t sequence);
+void hr_intent_begin(const hr_ring *r, hr_count cause, uint64_t sequence);
 void hr_intent_done(hr_lines *lines, hr_count cause);
 void hr_intent_cancel(hr_lines *lines, hr_count cause);
 
 /* Completes or forgets the pending intent of a writer that is dead (and whose words nobody has swept yet). */
 void hr_settle(const hr_ring *r, hr_intent *intent);
 
-/* The count itself. */
+/* The count itself, and that of the slots' valid steps (NULL: steps are not counted for this cause). */
 _Atomic uint64_t *hr_count_at(hr_lines *lines, hr_count cause);
+_Atomic uint64_t *hr_steps_at(hr_lines *lines, hr_count cause);
 
 /* Rings the bell of the ring's owner if the owner waits. */
 void hr_ring_notify_owner(const hr_ring *r);

@@ -94,6 +94,9 @@ class Rig:
                 pass  # the control block of such a ring
 
 
+VALID_STEPS = 16  # of a slot that produce() writes
+
+
 class Raw:
     """One ring's segment byte by byte, for building by hand what a crash leaves behind."""
 
@@ -103,7 +106,11 @@ class Raw:
         "epoch": 80, "pid": 88, "owner": 128, "dropped_bad": 136, "redelivered": 144,
         "supervisor_before": 152, "supervisor_cause": 160, "supervisor_sequence": 168, "granted": 256,
         "consumed": 264, "rollback": 272, "shutdown": 280, "lag": 288, "learner_before": 296,
-        "learner_cause": 304, "learner_sequence": 312, "bell": 384}
+        "learner_cause": 304, "learner_sequence": 312, "bell": 384,
+        "overwritten_steps": 96, "producer_steps_before": 104, "producer_steps": 112,
+        "bad_steps": 176, "supervisor_steps_before": 184, "supervisor_steps": 192,
+        "consumed_steps": 512, "rollback_steps": 520, "shutdown_steps": 528, "lag_steps": 536,
+        "learner_steps_before": 544, "learner_steps": 552}
     CAUSES: ClassVar = {
         "not_written": 0, "overwritten": 1, "bad": 2, "redelivered": 3, "consumed": 4, "rollback": 5,
         "shutdown": 6, "lag": 7}
@@ -139,7 +146,10 @@ class Raw:
         return self.data + self.stride * (sequence % self.slots)
 
     def pend(self, writer, cause, before, sequence):
-        """What a writer leaves that is killed between storing its intent and clearing it."""
+        """What a writer leaves that is killed between storing its intent and clearing it; every slot before
+        had as many valid steps as produce() writes."""
+        self[f"{writer}_steps_before"] = before * VALID_STEPS
+        self[f"{writer}_steps"] = VALID_STEPS
         self[f"{writer}_before"] = before
         self[f"{writer}_cause"] = self.CAUSES[cause]
         self[f"{writer}_sequence"] = sequence
@@ -152,7 +162,7 @@ def child(code, fds, *arguments):
                             pass_fds=fds, stdout=subprocess.PIPE, text=True)
 
 
-def produce(ring, version=0, valid_steps=16, episodes=0):
+def produce(ring, version=0, valid_steps=VALID_STEPS, episodes=0):
     """Writes the next slot with its sequence all over the observations; returns the sequence."""
     claim = ring.claim(version)
     assert claim is not None, ring.claimable()

@@ -5,7 +5,7 @@ Every case is swept once, twice, and by a supervisor that dies in the middle of 
 """
 
 import pytest
-from rings import NONE, consume, produce
+from rings import NONE, VALID_STEPS, consume, produce
 
 from ringbuf import books
 
@@ -16,6 +16,9 @@ def settled(run, **expected):
     """The books balance, and these of their figures are as expected."""
     found = run.ring.books()
     assert books.at_rest(found) == []
+    assert found["consumed_steps"] == VALID_STEPS * found["consumed"]
+    assert found["in_flight_steps"] == VALID_STEPS * found["in_flight"]
+    assert found["dropped_steps"] == {reason: VALID_STEPS * n for reason, n in found["dropped"].items()}
     flat = found | found["dropped"] | {"set_aside": found["bad"]}
     assert {name: flat[name] for name in expected} == expected
 
@@ -228,11 +231,12 @@ def test_kc1_an_ack_is_counted_if_and_only_if_the_slot_was_freed(rig, sweep_lear
     learner.lease(0)
     if moved:
         raw.set_word("free", 4)
-    raw[cause] = 5 + counted
+    raw[cause], raw[f"{cause}_steps"] = 5 + counted, VALID_STEPS * (5 + counted)
     raw.pend("learner", cause, 5, 0)
     other = "lag" if cause == "consumed" else "consumed"
     sweep_learner(run)
     assert raw[cause] == 5 + moved
+    assert raw[f"{cause}_steps"] == VALID_STEPS * (5 + moved)
     assert raw[other] == 0
     assert raw["learner_sequence"] == NONE
 
