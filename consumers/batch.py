@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 BLOCKS = 4  # a minibatch is made of so many runs of neighbouring segments: shorter runs would copy slower
@@ -22,7 +21,7 @@ BLOCKS = 4  # a minibatch is made of so many runs of neighbouring segments: shor
 class Slot(Protocol):
     """What a batch needs of a lease."""
 
-    def array(self, name: str) -> NDArray:
+    def array(self, name: str, /) -> Any:
         """The field as a view, shaped by the plan."""
 
 
@@ -35,11 +34,11 @@ class Pieces(NamedTuple):
     runs: list[tuple[int, int]]
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         return len(self.blocks) * self.length
 
     @property
-    def index(self) -> Tensor:
+    def segments(self) -> Tensor:
         """The segments one by one: [m] int64."""
         within = torch.arange(self.length, device=self.blocks.device)
         return (self.blocks[:, None] * self.length + within).flatten()
@@ -49,7 +48,7 @@ class Pieces(NamedTuple):
         one."""
         rows, segments, *rest = x.shape
         grouped = x.view(rows, segments // self.length, self.length * math.prod(rest))
-        return grouped.index_select(1, self.blocks).view(rows, self.count, *rest)
+        return grouped.index_select(1, self.blocks).view(rows, self.size, *rest)
 
 
 class Batch:

@@ -58,6 +58,8 @@ class Books:
                 lag_max = max(lag_max, lag if lease.valid_steps else 0)
             else:
                 versions, valid = lease.array("version"), lease.array("valid")
+                assert versions is not None
+                assert valid is not None
                 more, total, largest = lag_counts(version, versions, valid, LAG_BINS)
                 counts += more
                 lag_sum += total

@@ -115,14 +115,17 @@ def summarize(scores: Sequence[float], lengths: Sequence[int], unfinished: int) 
     With `unfinished` episodes the mean is of the shorter ones."""
     n = len(scores)
     mean = statistics.fmean(scores) if n else None
-    sd = statistics.stdev(scores) if n > 1 else None
-    half = None if sd is None else student_t(n - 1) * sd / math.sqrt(n)
+    sd = low = high = None
+    if mean is not None and n > 1:
+        sd = statistics.stdev(scores)
+        half = student_t(n - 1) * sd / math.sqrt(n)
+        low, high = mean - half, mean + half
     return {
         "mean": mean,
         "sd": sd,
         "n": n,
-        "low": None if half is None else mean - half,
-        "high": None if half is None else mean + half,
+        "low": low,
+        "high": high,
         "min": min(scores, default=None),
         "max": max(scores, default=None),
         "length": statistics.fmean(lengths) if n else None,

@@ -133,7 +133,7 @@ class Learner:
     def publish(self, leases: Sequence[Lease]) -> None:
         """Makes the weights the newest version, notes the slots they were made of, wakes the producers."""
         begin = time.monotonic_ns()
-        flat = self.update.model.flat_weights().cpu().numpy()
+        flat = self.update.flat_weights.cpu().numpy()
         consumed = [(lease.ring, lease.sequence, lease.epoch) for lease in leases]
         self.weights.publish(self.version, flat, consumed=consumed)
         self.intake.wake_producers()

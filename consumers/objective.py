@@ -68,7 +68,7 @@ class Fields(NamedTuple):
     mask: Tensor | None  # None: every choice is allowed
 
     def take(self, part: Pieces) -> Fields:
-        return Fields(*(None if x is None else part.take(x) for x in self))
+        return Fields._make(None if x is None else part.take(x) for x in self)
 
 
 class Outcome(NamedTuple):

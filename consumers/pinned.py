@@ -23,7 +23,7 @@ class Pinned:
         """Nothing on a CPU. Where CUDA refuses, says so once; copies are then slower, not wrong."""
         if not self._works:
             return
-        payload = np.frombuffer(lease, np.uint8)
+        payload = np.frombuffer(memoryview(lease), np.uint8)
         address = payload.ctypes.data
         if address in self._known:
             return

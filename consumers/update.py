@@ -170,7 +170,7 @@ class Update:
         return figures, outcome.view
 
     def _observe(self, batch: Batch, part: Pieces, rows: int) -> Tensor:
-        shape = (rows, part.count, *batch.observations[0].shape[2:])
+        shape = (rows, part.size, *batch.observations[0].shape[2:])
         if self._buffer.numel() < math.prod(shape):
             self._buffer = torch.empty(math.prod(shape), dtype=self._dtype, device=self.device)
         return batch.observe(part.runs, rows, self._buffer[: math.prod(shape)].view(shape))
@@ -184,7 +184,7 @@ class Update:
     ) -> None:
         """At lag 0 actor and learner hold the same weights, so their log-probabilities are the same but for
         rounding: the largest difference, and what rounding explains."""
-        fresh = batch.acting(part.index) == version
+        fresh = batch.acting(part.segments) == version
         if steps.valid is not None:
             fresh &= steps.valid
         difference = torch.where(fresh, (log_prob.detach() - steps.behaviour).abs(), 0.0)
@@ -218,8 +218,9 @@ class Update:
         if self.settings.normalize_value:
             count = max(1, batch.kept_steps)
             target = self.values.denormalize(whole.target)
-            moments = [float(kept_mean(x, batch.kept, count)) for x in (target, target.square())]
-            self.values.update(*moments, *(self._tensor(w) for w in self._value_layer.weights))
+            mean, mean_square = (float(kept_mean(x, batch.kept, count)) for x in (target, target.square()))
+            layer, bias = (self._tensor(weight) for weight in self._value_layer.weights)
+            self.values.update(mean, mean_square, layer, bias)
         if self._normalizer is not None:
             self.observations.update(batch.sample(OBSERVATION_ROWS).flatten(1))
             for weight, statistic in zip(
@@ -227,9 +228,16 @@ class Update:
             ):
                 self._tensor(weight).copy_(statistic)
 
+    @property
+    def flat_weights(self) -> Tensor:
+        """All weights, float32 [program.count], where the module keeps them."""
+        flat = self.model.flat_weights()
+        assert isinstance(flat, Tensor)
+        return flat
+
     def _tensor(self, weight: Weight) -> Tensor:
         """Where the weight lies in the module."""
-        flat = self.model.flat_weights()
+        flat = self.flat_weights
         return flat[weight.offset : weight.offset + weight.count].view(weight.shape)
 
     def state_dict(self) -> dict[str, Any]:

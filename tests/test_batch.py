@@ -63,12 +63,12 @@ def test_every_segment_is_in_exactly_one_minibatch_with_its_own_observations(age
     batch = batch_of(agents, slots)
     seen = []
     for part in batch.minibatches(count, torch.Generator().manual_seed(seed)):
-        assert part.count == len(part.index) == segments // count
+        assert part.size == len(part.segments) == segments // count
         out = torch.full((HORIZON + 1, segments // count, FEATURES), float("nan"))
         observed = batch.observe(part.runs, HORIZON + 1, out)
-        expected = torch.arange(HORIZON + 1)[:, None] * 1000.0 + part.index[None]
+        expected = torch.arange(HORIZON + 1)[:, None] * 1000.0 + part.segments[None]
         assert torch.equal(observed, expected[:, :, None].expand(-1, -1, FEATURES))
-        seen.extend(part.index.tolist())
+        seen.extend(part.segments.tolist())
     assert sorted(seen) == list(range(segments))
 
 
@@ -84,7 +84,7 @@ def test_minibatches_do_not_depend_on_how_segments_lie_in_slots():
         ]
         draws.append((parts, rewards, observed))
     for parts, rewards, observed in draws[1:]:
-        assert all(torch.equal(a.index, b.index) for a, b in zip(parts, draws[0][0], strict=True))
+        assert all(torch.equal(a.segments, b.segments) for a, b in zip(parts, draws[0][0], strict=True))
         assert all(torch.equal(a, b) for a, b in zip(rewards, draws[0][1], strict=True))
         assert all(torch.equal(a, b) for a, b in zip(observed, draws[0][2], strict=True))
 
@@ -94,7 +94,7 @@ def test_epochs_draw_other_minibatches_and_equal_seeds_the_same():
 
     def epochs(seed):
         generator = torch.Generator().manual_seed(seed)
-        return [[p.index.tolist() for p in batch.minibatches(8, generator)] for _ in range(2)]
+        return [[p.segments.tolist() for p in batch.minibatches(8, generator)] for _ in range(2)]
 
     assert epochs(1) == epochs(1)
     assert epochs(1)[0] != epochs(1)[1]
@@ -182,12 +182,12 @@ def test_where_every_step_is_valid_there_is_no_mask():
 
 def test_what_is_taken_by_blocks_is_what_the_indices_say():
     part = pieces(torch.tensor([0, 2]), 3, CPU)
-    assert part.count == 6
+    assert part.size == 6
     for x in (torch.rand(4, 9), torch.randint(5, (4, 9, 2)), torch.rand(4, 9, 2, 3) < 0.5):
-        assert torch.equal(part.take(x), x.index_select(1, part.index))
+        assert torch.equal(part.take(x), x.index_select(1, part.segments))
 
 
 def test_neighbouring_blocks_become_one_run():
     part = pieces(torch.tensor([0, 1, 3]), 2, CPU)
     assert part.runs == [(0, 4), (6, 8)]
-    assert part.index.tolist() == [0, 1, 2, 3, 6, 7]
+    assert part.segments.tolist() == [0, 1, 2, 3, 6, 7]
