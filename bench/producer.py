@@ -2,9 +2,9 @@
 
     python bench/producer.py [RUN.yaml] [section.key=value ...] [--seconds N] [--json FILE]
 
-Steps/s of one producer process pinned to one core, with what a step costs where. The consumer touches nothing of the
-payload, sits on another core where there is one, and grants all the room there is, so the ring never makes the
-producer wait.
+Steps/s of one producer process pinned to one core, with what a step costs where. The consumer touches nothing
+of the payload, sits on another core where there is one, and grants all the room there is, so the ring never
+makes the producer wait.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ def measure(path: Path, overrides: list[str], seconds: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("run", nargs="?", default="run.yaml", type=Path)
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--seconds", type=float, default=4.0)

@@ -23,8 +23,8 @@ LEARNER_SLOT = 0  # rows of the process table
 class Rig:
     """The shared memory of a run and its producers; the caller is the learner.
 
-    `path` is a run file, `overrides` as on the command line. Use as a context manager: it leaves no process and no
-    shared memory behind.
+    `path` is a run file, `overrides` as on the command line. Use as a context manager: it leaves no process
+    and no shared memory behind.
     """
 
     def __init__(self, path: Path, overrides: Sequence[str] = (), *, producer: Path = native.PRODUCER):
@@ -57,7 +57,17 @@ class Rig:
         for index, ring in enumerate(created.rings):
             slot = LEARNER_SLOT + 1 + index
             created.control.set_process(slot, role="producer", role_index=index, state="running")
-            command = [str(self.executable), "--role", "producer", "--index", str(index), "--run", "rig", "--dir", "/"]
+            command = [
+                str(self.executable),
+                "--role",
+                "producer",
+                "--index",
+                str(index),
+                "--run",
+                "rig",
+                "--dir",
+                "/",
+            ]
             command += ["--sim", str(self.prepared.library), "--process", str(slot)]
             command += ["--control", str(created.control.fd), "--weights", str(created.weights.fd)]
             command += ["--ring", str(ring.fd), "--core", str(cores[index])]
@@ -79,7 +89,7 @@ class Rig:
                 ring.ring_producer()
 
     def leases(self, deadline_seconds: float = 60.0) -> Iterator[Lease]:
-        """Committed slots, oldest first a ring, for ever. Raises TimeoutError if none comes within the deadline."""
+        """Committed slots, oldest first a ring, for ever. Raises TimeoutError if none comes in time."""
         deadline = time.monotonic() + deadline_seconds
         while True:
             seen = self.control.bell_value(0)

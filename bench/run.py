@@ -2,10 +2,10 @@
 
     make bench                     or   python -m bench.run [--seconds N] [--json FILE]
 
-Parts: simulators, ring, producer (simulator + policy + ring), learner; then whole runs of supervisor.py. Twice, for
-run.yaml's own network and for one hidden layer of 128 with one epoch. The ideal of a machine is the sum of its
-core-times: cores / (1 / producer + 1 / learner) steps/s. Machines are shared and noisy: compare the figures of one
-run with one another, not with those of another day.
+Parts: simulators, ring, producer (simulator + policy + ring), learner; then whole runs of supervisor.py.
+Twice, for run.yaml's own network and for one hidden layer of 128 with one epoch. The ideal of a machine is the sum
+of its core-times: cores / (1 / producer + 1 / learner) steps/s. Machines are shared and noisy: compare the
+figures of one run with one another, not with those of another day.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-ONE_LAYER = ["policy.hidden=[128]", "learner.epochs=1", "learner.targets=minibatch"]
+ONE_LAYER = [
+    "policy.hidden=[128]",
+    "learner.epochs=1",
+    "learner.minibatches=8",
+    "learner.correction=vtrace",
+    "learner.targets=minibatch",
+]
 ENDLESS = ["stop.score=null", "stop.steps=null"]
 
 
@@ -37,8 +43,21 @@ def part(module: str, *arguments: str) -> Any:
 def whole(overrides: list[str], seconds: float) -> dict[str, Any]:
     """summary.json of a run of run.yaml that lasts `seconds`."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "supervisor.py", "run.yaml", "--plain", f"run.dir={folder}", "run.name=bench"]
-        command += [*ENDLESS, *overrides, f"stop.seconds={seconds:g}", "monitor.port=0", "evaluate.episodes=0"]
+        command = [
+            sys.executable,
+            "supervisor.py",
+            "run.yaml",
+            "--plain",
+            f"run.dir={folder}",
+            "run.name=bench",
+        ]
+        command += [
+            *ENDLESS,
+            *overrides,
+            f"stop.seconds={seconds:g}",
+            "monitor.port=0",
+            "evaluate.episodes=0",
+        ]
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         return json.loads((Path(folder) / "bench" / "summary.json").read_text())
 
@@ -55,8 +74,8 @@ def measure(seconds: float) -> dict[str, Any]:
 
     figures["simulators"] = part("simulators")
     for one in figures["simulators"]:
-        speed = million(one["steps_per_second"])
-        print(f"simulator {one['simulator']:10} {speed} a core, {one['obs_bytes_per_second'] / 1e9:.1f} GB/s observed")
+        speed, flow = million(one["steps_per_second"]), one["obs_bytes_per_second"] / 1e9
+        print(f"simulator {one['simulator']:10} {speed} a core, {flow:.1f} GB/s observed")
 
     figures["ring"] = part("ring")
     print(*(f"ring      {line}" for line in ring_lines(figures["ring"])), sep="\n")
@@ -67,15 +86,26 @@ def measure(seconds: float) -> dict[str, Any]:
         run = whole(overrides, seconds)
         alone = producer["busy_steps_per_second"], learner["steps_per_second"]
         ideal = cores / (1 / alone[0] + 1 / alone[1])
-        figures[name] = {"producer": producer, "learner": learner, "whole": run, "ideal_steps_per_second": ideal}
+        figures[name] = {
+            "producer": producer,
+            "learner": learner,
+            "whole": run,
+            "ideal_steps_per_second": ideal,
+        }
         print(f"\n{name}: {producer['parameters']:,} parameters")
-        print(f"  producer alone  {million(alone[0])} a core: {producer['simulator_ns_per_step']:.0f} ns simulator, "
-              f"{producer['policy_ns_per_step']:.0f} ns policy")
+        print(
+            f"  producer alone  {million(alone[0])} a core: "
+            f"{producer['simulator_ns_per_step']:.0f} ns simulator, "
+            f"{producer['policy_ns_per_step']:.0f} ns policy"
+        )
         print(f"  learner alone   {million(alone[1])} a core")
         speed = run["steps_per_second"]
-        print(f"  the whole       {million(speed)} on {cores} cores, {speed / ideal:.2f} of the ideal {million(ideal)}, "
-              f"{speed / min(alone):.2f} of the slower part alone")
-        print(f"  lag mean {run['lag']['mean']:.2f}, max {run['lag']['max']}; where the learner's time went: {times(run)}")
+        print(
+            f"  the whole       {million(speed)} on {cores} cores, {speed / ideal:.2f} of the ideal "
+            f"{million(ideal)}, {speed / min(alone):.2f} of the slower part alone"
+        )
+        print(f"  lag mean {run['lag']['mean']:.2f}, max {run['lag']['max']}")
+        print(f"  the learner's time: {times(run)}")
     return figures
 
 
@@ -95,7 +125,9 @@ def times(run: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=30.0, help="of each whole run (default 30)")
     parser.add_argument("--json", type=Path, help="write the figures there too")
     options = parser.parse_args()

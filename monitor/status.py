@@ -96,11 +96,13 @@ class Reporter:
             process["cpu"] = round(rates.get(f"cpu.{process['role']}.{process['index']}", 0.0), 3)
         seconds = self._seconds(books)
         running = state in ("starting", "running", "stopping")
+        if not running:  # of the whole run
+            rates = {name: total / seconds if seconds else 0.0 for name, total in totals.items()}
         return {
             "state": state,
             "steps": steps,
             "seconds": round(seconds, 3),
-            "steps_per_second": round(rates["steps"] if running else steps / seconds if seconds else 0.0, 1),
+            "steps_per_second": round(rates["steps"], 1),
             "version": learner["version"] if learner["ready"] else None,
             "score": {
                 "mean": number(gauges["score_mean"]),
@@ -129,7 +131,7 @@ class Reporter:
             "bytes": {
                 "packed": str(packed),
                 "unpacked": str(sum(one["bytes_unpacked"] for one in producers)),
-                "per_second": round(rates["bytes"] if running else packed / seconds if seconds else 0.0),
+                "per_second": round(rates["bytes"]),
             },
             "restarts": dict(self.restarts),
             "processes": processes,

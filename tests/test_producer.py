@@ -26,7 +26,15 @@ learner: {{batch_slots: {count}, minibatches: 1}}
 
 
 def run_file(tmp_path: Path, **values: object) -> Path:
-    defaults = dict(sim="cartpole", params="", count=1, agents=16, horizon=32, full="block", limit=1)
+    defaults = {
+        "sim": "cartpole",
+        "params": "",
+        "count": 1,
+        "agents": 16,
+        "horizon": 32,
+        "full": "block",
+        "limit": 1,
+    }
     path = tmp_path / "run.yaml"
     path.write_text(RUN.format(**defaults | values))
     return path
@@ -37,10 +45,10 @@ def random_weights(rig: Rig, seed: int = 0) -> np.ndarray:
     return generator.normal(0, 0.3, rig.weights.count).astype(np.float32)
 
 
-@pytest.mark.parametrize("sim, params", [("cartpole", ""), ("breakout", ", max_steps: 37")])
+@pytest.mark.parametrize(("sim", "params"), [("cartpole", ""), ("breakout", ", max_steps: 37")])
 def test_slots_hold_what_happened_in_the_worlds(tmp_path: Path, sim: str, params: str) -> None:
-    """Replaying the recorded actions from the same seeds gives the same observations, rewards, flags and episodes,
-    truncations across slot borders included."""
+    """Replaying the recorded actions from the same seeds gives the same observations, rewards, flags and
+    episodes, truncations across slot borders included."""
     slots = 12
     with Rig(run_file(tmp_path, sim=sim, params=params)) as rig:
         plan, simulator = rig.rings[0].plan, load(sim)
@@ -87,7 +95,9 @@ def test_log_probabilities_and_actions_are_those_of_the_published_weights(tmp_pa
         with torch.no_grad():
             obs = torch.from_numpy(lease.array("obs").copy())
             logits = model(obs[:-1].flatten(0, 1))[0].float()
-        expected = torch.log_softmax(logits, -1).gather(1, torch.from_numpy(lease.array("action").copy()).long().view(-1, 1))
+        expected = torch.log_softmax(logits, -1).gather(
+            1, torch.from_numpy(lease.array("action").copy()).long().view(-1, 1)
+        )
         found = torch.from_numpy(lease.array("logprob").copy()).view(-1, 1)
         tolerance = 2e-4 + 1e-5 * float(logits.abs().max())
         assert float((expected - found).abs().max()) <= tolerance
@@ -96,7 +106,7 @@ def test_log_probabilities_and_actions_are_those_of_the_published_weights(tmp_pa
 
 
 def test_every_step_bears_the_version_that_acted(tmp_path: Path) -> None:
-    """Weights that make one action certain show in the actions which version acted; the label must agree."""
+    """Weights that make one action certain show in the actions which version acted; labels must agree."""
     with Rig(run_file(tmp_path, horizon=8)) as rig:
         bias = next(w for w in rig.prepared.program.weights if w.name.endswith("bias") and w.shape == (2,))
         flats = []
@@ -107,18 +117,20 @@ def test_every_step_bears_the_version_that_acted(tmp_path: Path) -> None:
         rig.publish(0, flats[0])
         rig.spawn()
         rig.grant()
-        version, seen = 0, set()
-        for count, lease in enumerate(rig.leases(), start=1):
+        seen: set[int] = set()
+        for version, lease in enumerate(rig.leases(), start=1):
             labels = lease.array("version")[:, 0].copy()
-            np.testing.assert_array_equal(lease.array("action")[:, :, 0], np.repeat(labels % 2, 16).reshape(8, 16))
-            assert lease.version == labels[0] and lease.newest_version == labels[-1]
+            np.testing.assert_array_equal(
+                lease.array("action")[:, :, 0], np.repeat(labels % 2, 16).reshape(8, 16)
+            )
+            assert lease.version == labels[0]
+            assert lease.newest_version == labels[-1]
             assert (np.diff(labels) >= 0).all()
             seen |= set(labels.tolist())
             lease.ack()
-            version += 1
             rig.publish(version, flats[version % 2])
             rig.grant()
-            if count == 60:
+            if version == 60:
                 break
         assert len(seen) > 20
 
@@ -160,7 +172,7 @@ def test_describe_tells_a_simulators_shapes_parameters_and_score() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments, code, said",
+    ("arguments", "code", "said"),
     [
         ([], 2, "usage"),
         (["--role", "producer"], 2, "usage"),

@@ -1,7 +1,7 @@
 """The lag never exceeds its limit, the run never deadlocks and the books balance, whoever is slow.
 
-Each test runs the whole system and disturbs one party for as long as it lasts: processes are stopped and continued
-by signals, and a producer is built that pauses between loading a version and announcing it.
+Each test runs the whole system and disturbs one party for as long as it lasts: processes are stopped and
+continued by signals, and a producer is built that pauses between loading a version and announcing it.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ def running(directory: Path) -> bool:
 
 @contextlib.contextmanager
 def stop_and_continue(directory: Path, role: str, only_first: bool) -> Iterator[None]:
-    """Stops processes of `role` for up to 0.2 s, again and again, from the first update until the block ends."""
+    """Stops processes of `role` for up to 0.2 s, again and again, from the first update to the end."""
     done = threading.Event()
     dice = random.Random(11)
 
@@ -91,7 +91,9 @@ def run(tree: Path, tmp_path: Path, limit: int, disturbed: str = "", only_first:
     command += [f"staleness.limit={limit}", f"stop.versions={VERSIONS}"]
     directory = tmp_path / "runs" / "disturbed"
     process = subprocess.Popen(command, cwd=tree, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    disturbance = stop_and_continue(directory, disturbed, only_first) if disturbed else contextlib.nullcontext()
+    disturbance = (
+        stop_and_continue(directory, disturbed, only_first) if disturbed else contextlib.nullcontext()
+    )
     try:
         with disturbance:
             output, _ = process.communicate(timeout=DEADLINE_SECONDS)
