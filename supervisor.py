@@ -14,6 +14,7 @@ import contextlib
 import functools
 import json
 import os
+import resource
 import select
 import shutil
 import signal
@@ -101,12 +102,16 @@ class Supervisor:
         self.signalled = False
         self.code = EXIT_DONE
         self.message: str | None = None  # what went wrong first
+        self.failed = False
         self.evaluate = False
         self.evaluated: dict[str, Any] | None = None
         self.deadline = self.half_deadline = float("inf")
         self.next_report = self.next_log_limit = 0.0
         # What the run holds
         self._install_signals()
+        # Two descriptors a producer, and some systems allow a process 1024.
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         self.endpoint = listen(self.config.monitor.host, self.config.monitor.port)
         self.segments = Segments(prepared, self.run_id)
         self.reporter = status.Reporter(
@@ -333,7 +338,7 @@ class Supervisor:
         """The first stops the run in order, or drops the evaluation; the second forces the end."""
         if self.signalled:
             self.code, self.message = EXIT_SIGNAL + number, f"killed by a second {number.name}"
-            self.reason, self.phase = "failure", Phase.OVER
+            self.failed, self.phase = True, Phase.OVER
         elif self.phase is Phase.RUN:
             self.display.say(f"{number.name}: stopping in order; once more forces the end")
             self._begin_stop("signal")
@@ -359,9 +364,9 @@ class Supervisor:
         if self.message is None:
             self.code, self.message = code, message
             self.directory.event("supervisor", 0, "failed", message=message)
+        self.failed, self.evaluate = True, False
         if self.phase is Phase.RUN:
             self._begin_stop("failure")
-        self.evaluate = False
 
     def _advance(self) -> None:
         """The one order of shutdown."""
@@ -417,9 +422,9 @@ class Supervisor:
     def _read_evaluation(self) -> None:
         if self.evaluate:
             self.evaluated = rundir.read_json(self.directory.path / rundir.EVALUATION)
-            if self.evaluated is None:
-                last = self._last_words("evaluator", 0)
-                self._fail(EXIT_INTERNAL, f"the evaluation gave no result{last}")
+            if self.evaluated is None:  # the run is done nevertheless, and its checkpoint is there
+                self.code = EXIT_INTERNAL
+                self.message = f"the evaluation gave no result{self._last_words('evaluator', 0)}"
 
     # Reporting
 
@@ -431,9 +436,9 @@ class Supervisor:
             return "running" if updates else "starting"
         if self.phase is not Phase.OVER:
             return "stopping"
-        if self.reason in DONE_REASONS:
-            return "done"
-        return "stopped" if self.reason == "signal" and self.code == EXIT_DONE else "failed"
+        if self.failed:
+            return "failed"
+        return "done" if self.reason in DONE_REASONS else "stopped"
 
     def _report(self) -> None:
         now = time.monotonic()
@@ -446,7 +451,8 @@ class Supervisor:
 
     def _write_status(self) -> dict[str, Any]:
         report = self.reporter.report(self.state, evaluated=self.evaluated, message=self.message)
-        rundir.write_json(self.directory.path / rundir.STATUS, report)
+        with rundir.though_the_disk_is_full():
+            rundir.write_json(self.directory.path / rundir.STATUS, report)
         self.display.show(report)
         return report
 
@@ -478,7 +484,7 @@ class Supervisor:
         self.directory.close_attempt(report["state"])
         self.directory.event("supervisor", 0, report["state"], code=self.code)
         self.display.close()
-        print(status.summary_line(report), flush=True)
+        self.display.say(status.summary_line(report))
         for exporter in self._alive("exporter"):
             exporter.popen.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -560,6 +566,8 @@ def main(arguments: Sequence[str]) -> int:
     except config.Unreadable as error:
         print(f"headrace: {error}", file=sys.stderr)
         return EXIT_USAGE
+    except KeyboardInterrupt:  # before there was anything to stop in order
+        return EXIT_SIGNAL + signal.SIGINT
     except (Missing, rundir.Unavailable) as error:
         print(f"headrace: {error}", file=sys.stderr)
         return EXIT_MISSING

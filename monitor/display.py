@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, Protocol, TextIO
 
 from rich.console import Console, Group
@@ -29,8 +30,38 @@ class Display(Protocol):
 def make(*, plain: bool, interval_seconds: float, stream: TextIO = sys.stdout) -> Display:
     """The live picture if `stream` is a terminal that can draw one, else plain lines."""
     if plain or not stream.isatty() or os.environ.get("TERM") == "dumb":
-        return PlainDisplay(interval_seconds, stream)
-    return LiveDisplay(stream)
+        return Lasting(PlainDisplay(interval_seconds, stream), stream)
+    return Lasting(LiveDisplay(stream), stream)
+
+
+class Lasting:
+    """Shows as long as somebody looks: a closed pipe or a lost terminal ends the display and not the run."""
+
+    def __init__(self, display: Display, stream: TextIO):
+        self.display = display
+        self._stream = stream
+        self._gone = False
+
+    def show(self, status: dict[str, Any]) -> None:
+        self._try(lambda: self.display.show(status))
+
+    def say(self, text: str) -> None:
+        self._try(lambda: self.display.say(text))
+
+    def close(self) -> None:
+        self._try(self.display.close)
+
+    def _try(self, action: Callable[[], None]) -> None:
+        if self._gone:
+            return
+        try:
+            action()
+        except OSError:
+            self._gone = True
+            # What is still buffered would fail once more at the interpreter's exit, and change the exit code.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
 
 
 class PlainDisplay:

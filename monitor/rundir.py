@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import shutil
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +133,8 @@ class RunDirectory:
         """Appends one line to events.jsonl."""
         assert self._events is not None
         line = {"time": time.time(), "role": role, "index": index, "event": event, **facts}
-        os.write(self._events, (json.dumps(line) + "\n").encode())
+        with though_the_disk_is_full():
+            os.write(self._events, (json.dumps(line) + "\n").encode())
 
     def log(self, role: str, index: int) -> int:
         """Opens logs/<role>-<index>.log for appending; the caller closes it."""
@@ -157,6 +160,16 @@ class RunDirectory:
                 if path.stat().st_size > limit_bytes:
                     shutil.copyfile(path, path.with_name(path.name + ".1"))
                     os.truncate(path, 0)
+
+
+@contextlib.contextmanager
+def though_the_disk_is_full() -> Iterator[None]:
+    """Lets a report be lost rather than the run."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
 
 
 def write_json(path: Path, value: Any, *, durable: bool = False) -> None:

@@ -2,11 +2,17 @@
 
 import io
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from monitor import display, status
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def report(**changes):
@@ -132,8 +138,33 @@ class Terminal(io.StringIO):
 def test_the_picture_is_drawn_only_on_a_terminal_that_can(monkeypatch, terminal, plain, term, live):
     monkeypatch.setenv("TERM", term)
     made = display.make(plain=plain, interval_seconds=1, stream=Terminal() if terminal else io.StringIO())
-    assert isinstance(made, display.LiveDisplay) == live
+    assert isinstance(made.display, display.LiveDisplay) == live
     made.close()
+
+
+def test_a_display_that_nobody_reads_any_more_ends_in_silence():
+    script = """
+import sys
+from test_display import report
+from monitor import display
+made = display.make(plain=True, interval_seconds=0)
+made.say("first")
+sys.stdin.read()
+for _ in range(3):
+    made.show(report())
+made.close()
+"""
+    child = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT}/tests"},
+    )
+    assert child.stdout.readline() == b"first\n"
+    child.stdout.close()
+    _, errors = child.communicate(timeout=60)
+    assert (child.returncode, errors) == (0, b"")
 
 
 def test_no_color_means_no_color(monkeypatch):

@@ -155,3 +155,13 @@ def test_events_are_lines_of_json(tmp_path):
     event = json.loads(line)
     assert abs(event.pop("time") - time.time()) < 600
     assert event == {"role": "learner", "index": 0, "event": "ended", "returncode": -9}
+
+
+def test_a_full_disk_costs_an_event_and_not_the_run(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / rundir.EVENTS).symlink_to("/dev/full")
+    directory = started(tmp_path / "run")
+    directory.event("learner", 0, "lost")
+    directory.release()
+    with pytest.raises(OSError, match="No space left"), open("/dev/full", "wb", buffering=0) as file:
+        file.write(b"this disk is full indeed")

@@ -435,6 +435,17 @@ def test_what_the_learner_refuses_is_the_answer_of_the_run(start):
     assert "cuda" in run.said().lower()
 
 
+def test_a_run_whose_final_checkpoint_is_refused_has_failed(start):
+    run = start()
+    run.running()
+    (run.path / "checkpoints").rename(run.path / "aside")
+    (run.path / "checkpoints").write_text("no directory")
+    run.process.send_signal(signal.SIGINT)
+    assert run.end() == 69
+    assert "learner 0" in run.said()
+    assert run.summary()["state"] == "failed"
+
+
 def test_a_process_that_does_not_stop_is_killed_at_the_deadline(start):
     run = start("supervisor.deadline_seconds=2")
     run.running()
