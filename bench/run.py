@@ -3,9 +3,9 @@
     make bench                     or   python -m bench.run [--seconds N] [--json FILE]
 
 Parts: simulators, ring, producer (simulator + policy + ring), learner; then whole runs of supervisor.py.
-Twice, for run.yaml's own network and for one hidden layer of 128 with one epoch. The ideal of a machine is
-the sum of its core-times: cores / (1 / producer + 1 / learner) steps/s. Machines are shared and noisy: compare the
-figures of one run with one another, not with those of another day.
+Twice, for run.yaml's own network and for one hidden layer of 128 with one epoch. The ideal of a machine
+is the sum of its core-times: cores / (1 / producer + 1 / learner) steps/s. Machines are shared and
+noisy: compare the figures of one run with one another, not with those of another day.
 """
 
 from __future__ import annotations
