@@ -285,5 +285,5 @@ if __name__ == "__main__":
     code = main(sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
-    # Everything is written. torch takes most of a second to tear itself down, which every stop would wait for.
+    # Everything is written. torch takes most of a second to tear itself down; every stop would wait for it.
     os._exit(code)
