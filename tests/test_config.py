@@ -438,10 +438,10 @@ def test_every_key_is_documented():
 
 def test_the_reference_in_docs_is_current():
     text = (ROOT / "docs/configuration.md").read_text()
-    assert text.partition("<!-- keys -->\n")[2] == config.markdown(), "python config.py --docs"
+    assert text.partition("<!-- keys -->\n")[2] == config.markdown(), "python -m config --docs"
 
 
 def test_the_schema_in_docs_is_current():
     assert json.loads((ROOT / "docs/run.schema.json").read_text()) == config.schema(), (
-        "python config.py --schema"
+        "python -m config --schema"
     )

@@ -180,10 +180,10 @@ def test_a_library_that_is_no_simulator(folder):
 def checkout(tmp_path):
     """A copy of the sources without any native part."""
     copy = tmp_path / "checkout"
-    for name in ("config.py", "supervisor.py", "pyproject.toml"):
+    for name in ("supervisor.py", "pyproject.toml"):
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, copy / name)
-    for name in ("monitor", "producers", "ringbuf", "sims"):
+    for name in ("config", "monitor", "producers", "ringbuf", "sims"):
         shutil.copytree(
             ROOT / name, copy / name, ignore=shutil.ignore_patterns("*.so", "producer", "__pycache__")
         )

@@ -135,10 +135,9 @@ def pausing_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project with a producer that pauses between loading and announcing its version."""
     tree = tmp_path_factory.mktemp("tree")
     ignored = shutil.ignore_patterns("__pycache__", "*.so.new")
-    for name in ("producers", "ringbuf", "consumers", "monitor", "sims"):
+    for name in ("config", "producers", "ringbuf", "consumers", "monitor", "sims"):
         shutil.copytree(ROOT / name, tree / name, ignore=ignored)
-    for name in ("supervisor.py", "config.py"):
-        shutil.copy(ROOT / name, tree / name)
+    shutil.copy(ROOT / "supervisor.py", tree / "supervisor.py")
     objects = [*ROOT.glob("build/producers/*.o"), *ROOT.glob("build/sims/host.o")]
     objects += [one for one in ROOT.glob("build/ringbuf/*.o") if not one.name.startswith("_ring")]
     command = ["gcc", "-O1", "-D_GNU_SOURCE", f"-I{ROOT}/ringbuf", str(ROOT / "tests/data/pause.c")]

@@ -1,0 +1,63 @@
+"""Run files: the schema, and a reader that reports every mistake at once with its place.
+
+`sections` holds the keys, `places` reads YAML 1.2 and remembers where everything stands, `rules` knows what
+no single key can know, `explain` finds the words, `reading` joins them, `writing` goes the other way. Imports
+nothing of the project's.
+"""
+
+from config.errors import ConfigError, Unreadable
+from config.explain import describe
+from config.places import MAX_DEPTH, MAX_VALUES, Mark, Tree, emit, parse_yaml
+from config.reading import MAX_FILE_BYTES, Document, check_agents, check_sim, load, load_resolved, read
+from config.sections import (
+    Config,
+    Evaluate,
+    Learner,
+    Monitor,
+    Policy,
+    Producers,
+    Ring,
+    Rollout,
+    Run,
+    Schedule,
+    Sim,
+    Staleness,
+    Stop,
+    schema,
+)
+from config.writing import dump_resolved, markdown
+
+__all__ = [
+    "MAX_DEPTH",
+    "MAX_FILE_BYTES",
+    "MAX_VALUES",
+    "Config",
+    "ConfigError",
+    "Document",
+    "Evaluate",
+    "Learner",
+    "Mark",
+    "Monitor",
+    "Policy",
+    "Producers",
+    "Ring",
+    "Rollout",
+    "Run",
+    "Schedule",
+    "Sim",
+    "Staleness",
+    "Stop",
+    "Tree",
+    "Unreadable",
+    "check_agents",
+    "check_sim",
+    "describe",
+    "dump_resolved",
+    "emit",
+    "load",
+    "load_resolved",
+    "markdown",
+    "parse_yaml",
+    "read",
+    "schema",
+]

@@ -1,0 +1,162 @@
+"""What no single key can know: values that depend on others or the machine, keys that contradict."""
+
+from __future__ import annotations
+
+import math
+
+from config.sections import Config, Schedule
+
+
+def conflicts(config: Config) -> tuple[list[tuple[str, str]], list[str]]:
+    """Checks across keys of a resolved configuration: ([(key, problem)], [warning])."""
+    producers, slots = int(config.producers.count), config.ring.slots
+    batch, horizon = config.learner.batch_slots, config.rollout.horizon
+    wrong: list[tuple[str, str]] = []
+    warnings: list[str] = []
+
+    def need(condition: bool, key: str, text: str) -> None:
+        if not condition:
+            wrong.append((key, text))
+
+    if config.exact:
+        need(
+            config.ring.full == "block",
+            "ring.full",
+            f"mode {config.mode} gives every slot its version, so nothing may be dropped; needs block",
+        )
+        need(
+            config.weights.pickup == "slot",
+            "weights.pickup",
+            f"mode {config.mode} acts every slot with one version; needs slot",
+        )
+        need(
+            batch % producers == 0,
+            "learner.batch_slots",
+            f"mode {config.mode} takes equally many slots from every ring, but {batch} slots a batch cannot "
+            f"be divided by {producers} producers; needs a multiple of {producers}",
+        )
+    need(
+        config.mode == "lagged" or config.staleness.exact == 0,
+        "staleness.exact",
+        f"belongs to mode lagged, but the mode is {config.mode}",
+    )
+    if config.ring.full != "block" and not config.exact:
+        need(
+            config.staleness.limit is None,
+            "ring.full",
+            f"{config.ring.full} needs staleness.limit: none, because a lag is bounded by credit for slots "
+            f"that will be trained on, and dropped ones never return theirs",
+        )
+    need(
+        config.learner.max_lag is None or config.lag_limit is None,
+        "learner.max_lag",
+        "masks steps that staleness.limit already keeps out; needs staleness.limit: none",
+    )
+
+    needed = batch + producers
+    room = producers * slots
+    need(
+        room >= needed,
+        "ring.slots",
+        f"{producers} producers x {slots} slots = {room} slots, but batch_slots + producers = {needed} "
+        f"are needed, since a batch stays leased while producers write the next; "
+        f"needs {math.ceil(needed / producers)} or more",
+    )
+    least = int(config.supervisor.min_producers)
+    need(
+        least <= producers,
+        "supervisor.min_producers",
+        f"{least} of {producers} producers; needs {producers} or less",
+    )
+    if room >= needed and least <= producers:
+        need(
+            least * slots >= batch + least,
+            "supervisor.min_producers",
+            f"{least} producers x {slots} slots = {least * slots} slots, but learner.batch_slots + "
+            f"min_producers = {batch + least} are needed; needs {math.ceil(batch / (slots - 1))} or more",
+        )
+    if (
+        not config.exact
+        and config.staleness.limit is not None
+        and room < (config.staleness.limit + 1) * batch
+    ):
+        warnings.append(
+            f"staleness.limit {config.staleness.limit} cannot be reached: {room} slots in the rings hold at "
+            f"most {math.ceil(room / batch) - 1} versions' worth of batches, which is the effective limit"
+        )
+
+    need(
+        config.learner.targets == "batch" or config.learner.epochs == 1,
+        "learner.targets",
+        f"minibatch takes targets from the loss's own forward, so it needs learner.epochs: 1, found "
+        f"{config.learner.epochs}",
+    )
+    need(
+        config.learner.targets == "batch" or config.learner.correction not in ("tis", "none"),
+        "learner.targets",
+        f"minibatch has no policy from before the update, which correction {config.learner.correction} "
+        "needs; needs batch",
+    )
+    segments = batch * config.producers.agents
+    need(
+        segments % config.learner.minibatches == 0,
+        "learner.minibatches",
+        f"{batch} slots x {config.producers.agents} agents = {segments} segments of {horizon} steps cannot "
+        f"be divided by {config.learner.minibatches}",
+    )
+    need(
+        config.learner.c_clip <= config.learner.rho_clip,
+        "learner.c_clip",
+        f"found {config.learner.c_clip:g}; needs {config.learner.rho_clip:g} (learner.rho_clip) or less",
+    )
+    need(
+        config.learner.count == 1,
+        "learner.count",
+        f"found {config.learner.count}; several learners come with a later version, this one needs 1",
+    )
+    need(
+        config.policy.placement != "server",
+        "policy.placement",
+        "an inference server comes with a later version; this one needs producer or auto",
+    )
+    need(
+        not config.archive.enabled,
+        "archive.enabled",
+        "recording comes with a later version; this one needs false",
+    )
+    for key in ("learning_rate", "entropy_coef"):
+        schedule = getattr(config.learner, key)
+        need(
+            not isinstance(schedule, Schedule) or schedule.steps is not None,
+            f"learner.{key}",
+            "a schedule needs its length; give it steps, or give stop.steps",
+        )
+    return wrong, warnings
+
+
+def resolve(config: Config, name: str, cores: int) -> Config:
+    """Fills in what depends on other keys or on the machine, so that every process reads the same values."""
+    producers = cores if config.producers.count == "auto" else int(config.producers.count)
+    least = config.supervisor.min_producers
+    if least == "auto":
+        fill = math.ceil(config.learner.batch_slots / (config.ring.slots - 1))
+        least = producers if config.exact else min(producers, fill)
+    pickup = config.weights.pickup
+    if pickup == "auto":
+        pickup = "slot" if config.exact else "step"
+    schedules = {
+        key: schedule.model_copy(update={"steps": config.stop.steps})
+        for key in ("learning_rate", "entropy_coef")
+        if isinstance(schedule := getattr(config.learner, key), Schedule) and schedule.steps is None
+    }
+    placement = "producer" if config.policy.placement == "auto" else config.policy.placement
+    return config.model_copy(
+        update={
+            "run": config.run.model_copy(update={"name": config.run.name or name}),
+            "producers": config.producers.model_copy(update={"count": producers}),
+            "supervisor": config.supervisor.model_copy(update={"min_producers": least}),
+            "weights": config.weights.model_copy(update={"pickup": pickup}),
+            "policy": config.policy.model_copy(update={"placement": placement}),
+            "learner": config.learner.model_copy(update=schedules),
+        }
+    )
