@@ -29,6 +29,7 @@ class Machine(RuleBasedStateMachine):
         self.slots, self.start, self.head = slots, start, start
         self.state = {}  # sequence -> ready | leased | bad | consumed | <reason of drop> | not_written
         self.deliveries = {}
+        self.steps = {}  # valid ones of each sequence
         self.redelivered = 0
         self.granted = start
         self.claim, self.leases = None, {}
@@ -45,6 +46,9 @@ class Machine(RuleBasedStateMachine):
 
     def of(self, *states):
         return sorted(s for s, state in self.state.items() if state in states)
+
+    def steps_of(self, *states):
+        return sum(self.steps[s] for s in self.of(*states))
 
     def resident(self):
         """The sequence that keeps the slot of `head` from being written, if there is one."""
@@ -73,7 +77,8 @@ class Machine(RuleBasedStateMachine):
             return
         resident = self.resident()
         if end == "commit":
-            assert produce(self.producer) == self.head
+            self.steps[self.head] = 1 + self.head % 7
+            assert produce(self.producer, valid_steps=self.steps[self.head]) == self.head
         else:
             claim = self.producer.claim(0)
             if end == "abort":
@@ -215,6 +220,11 @@ class Machine(RuleBasedStateMachine):
         assert found["dropped"] == {
             "overwritten": len(self.of("overwritten")), "bad": len(self.of("dropped_bad")),
             **{reason: len(self.of(reason)) for reason in ("rollback", "shutdown", "lag")}}
+        assert found["consumed_steps"] == self.steps_of("consumed")
+        assert found["in_flight_steps"] == self.steps_of("ready", "leased", "bad")
+        assert found["dropped_steps"] == {
+            "overwritten": self.steps_of("overwritten"), "bad": self.steps_of("dropped_bad"),
+            **{reason: self.steps_of(reason) for reason in ("rollback", "shutdown", "lag")}}
         if self.full == "block":
             done = self.head - self.start - len(self.of("ready", "leased", "bad"))
             assert self.run.ring.outstanding == self.granted - self.start - done
