@@ -1,12 +1,13 @@
 /* The producer executable: one process, one core, one ring.
  *
  *   producer --abi
- *   producer --describe SIM.so [name=value ...]
+ *   producer --describe SIM [name=value ...]      SIM: a name in sims/, or a path of a .so
  *   producer --role producer --index I --run NAME --dir DIR --sim SIM.so --control FD --weights FD --ring FD
  *            --process N [--core N] [--parent PID]
  *
  * Exit codes: 0 done or told to stop, 2 usage, 64 a bad parameter, 69 a resource is missing, 70 internal. */
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,14 +34,28 @@ static int fail(int code, const char *message) {
 }
 
 static int usage(void) {
-    return fail(EXIT_USAGE, "usage: producer --abi | --describe SIM.so [name=value ...] | --role producer --index I "
+    return fail(EXIT_USAGE, "usage: producer --abi | --describe SIM [name=value ...] | --role producer --index I "
                             "--run NAME --dir DIR --sim SIM.so --control FD --weights FD --ring FD --process N "
                             "[--core N] [--parent PID]");
 }
 
+/* A bare name is a folder of sims/, which lies beside the folder of this executable. */
+static const char *find_sim(const char *given, char *path, size_t capacity) {
+    size_t length = strlen(given);
+    if (strchr(given, '/') || (length > 3 && !strcmp(given + length - 3, ".so"))) return given;
+    char self[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (n < 0) return given;
+    self[n] = '\0';
+    char *slash = strrchr(self, '/');
+    if (slash) *slash = '\0';
+    int written = snprintf(path, capacity, "%s/../sims/%s/%s.so", self, given, given);
+    return written < 0 || (size_t)written >= capacity ? given : path;
+}
+
 static int run_describe(int n, char **arguments) {
-    char error[512];
-    const sim_api *api = simlib_load(arguments[0], error, sizeof error);
+    char error[512], path[PATH_MAX];
+    const sim_api *api = simlib_load(find_sim(arguments[0], path, sizeof path), error, sizeof error);
     if (api == NULL) return fail(EXIT_MISSING, error);
     double values[SIM_MAX_PARAMS];
     simlib_defaults(api, values);

@@ -165,6 +165,8 @@ def test_a_dropping_ring_never_makes_a_producer_wait(tmp_path: Path) -> None:
 
 def test_describe_tells_a_simulators_shapes_parameters_and_score() -> None:
     spec = native.describe(native.simulator_path("breakout"))
+    by_name = subprocess.run([native.PRODUCER, "--describe", "breakout"], capture_output=True, check=True)
+    assert json.loads(by_name.stdout) == spec
     assert spec["obs"] == {"dtype": "float32", "shape": [118]}
     assert spec["heads"] == [{"choices": 3}]
     assert spec["statistics"][spec["score"]]["name"] == "score"
