@@ -11,6 +11,7 @@ import torch
 from bench.rig import Rig
 from consumers.models import PolicyModel
 from producers import native, program
+from ringbuf import Ring
 from sims.loader import load, world_seeds
 
 RUN = """
@@ -144,12 +145,13 @@ def test_a_dropping_ring_never_makes_a_producer_wait(tmp_path: Path) -> None:
             ring = rig.rings[0]
             leases = rig.leases()
             held = next(leases)
-            name = "not_written" if full == "drop_newest" else "overwritten"
-            while True:
+
+            def passed(ring: Ring = ring, full: str = full) -> int:
                 books = ring.books()
-                passed = books["not_written"] if full == "drop_newest" else books["dropped"]["overwritten"]
-                if passed >= 20:
-                    break
+                return books["not_written"] if full == "drop_newest" else books["dropped"]["overwritten"]
+
+            begin = passed()
+            while passed() < begin + 20:
                 rig.control.bell_wait(0, rig.control.bell_value(0), 0.01)
             first = held.sequence
             held.ack()
@@ -160,7 +162,7 @@ def test_a_dropping_ring_never_makes_a_producer_wait(tmp_path: Path) -> None:
                 if len(sequences) > 10:
                     break
             assert sequences == sorted(sequences)
-            assert sequences[-1] - sequences[0] > len(sequences), f"{name}: there are holes"
+            assert sequences[-1] - sequences[0] > len(sequences), f"{full}: there are holes"
 
 
 def test_describe_tells_a_simulators_shapes_parameters_and_score() -> None:
