@@ -17,7 +17,7 @@ from producers import native
 from producers.prepare import Prepared, Segments, prepare
 from ringbuf import Control, Lease, Ring, Weights
 
-LEARNER_SLOT = 0  # rows of the process table
+LEARNER_SLOT = 1  # row of the process table; 0 is the supervisor's, and means nobody in a slot word
 
 
 class Rig:
