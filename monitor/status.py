@@ -123,6 +123,7 @@ class Reporter:
                 "consumed": sum(one["consumed"] for one in books),
                 "dropped": sum(sum(one["dropped"].values()) for one in books),
                 "redelivered": sum(one["redelivered"] for one in books),
+                "not_written": sum(one["not_written"] for one in books),
                 "in_flight": sum(one["in_flight"] for one in books),
                 "capacity": sum(ring.slots for ring in self.rings),
             },
