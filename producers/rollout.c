@@ -226,7 +226,7 @@ static outcome fill(rollout *r, unsigned char *payload, hr_facts *facts) {
 
 static void count_committed(rollout *r, const hr_facts *facts) {
     const hr_plan *plan = r->plan;
-    uint64_t rows = (uint64_t)plan->horizon * plan->agents, now = hr_now_ns();
+    uint64_t rows = (uint64_t)plan->horizon * plan->agents;
     hr_control *c = r->control;
     hr_control_add(c, HR_P_steps, facts->valid_steps);
     hr_control_add(c, HR_P_invalid_steps, rows - facts->valid_steps);
@@ -234,7 +234,6 @@ static void count_committed(rollout *r, const hr_facts *facts) {
     hr_control_add(c, HR_P_episodes, facts->episodes);
     hr_control_add(c, HR_P_bytes_packed, rows * plan->packed_step_bytes);
     hr_control_add(c, HR_P_bytes_unpacked, rows * plan->unpacked_step_bytes);
-    hr_control_set(c, HR_P_last_commit_ns, now);
 }
 
 /* One segment that a dropping policy has no room for: the worlds go on, the ring gets a hole. */

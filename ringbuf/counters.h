@@ -27,9 +27,7 @@
     X(wait_answer_ns)                                                                                       \
     X(wait_owner_ns)                                                                                        \
     X(abandoned_steps_stop)   /* of a slot given up at a stop */                                            \
-    X(abandoned_steps_server) /* of a slot given up with its inference server */                            \
-    X(first_commit_ns)  /* CLOCK_MONOTONIC; 0: none yet */                                                  \
-    X(last_commit_ns)
+    X(abandoned_steps_server) /* of a slot given up with its inference server */
 
 #define HR_LEARNER_COUNTERS(X)                                                                              \
     X(version)          /* published; meaningful once `updates` > 0 or ready is set */                      \
