@@ -20,8 +20,10 @@ class ObservationStatistics:
         self.squares = torch.zeros(features, dtype=torch.float64)  # sum of squared distances from the mean
 
     def update(self, rows: Tensor) -> None:
-        """Takes rows [n, features] of any dtype and device."""
+        """Takes rows [n, features] of any dtype and device. A row that is not finite is left out: it would
+        stay in the statistics for ever, and with them in every later version."""
         rows = rows.to("cpu", torch.float64)
+        rows = rows[rows.isfinite().all(1)]
         n = len(rows)
         if n == 0:
             return

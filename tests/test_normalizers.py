@@ -29,6 +29,20 @@ def test_observation_statistics_are_those_of_all_rows_whatever_the_portions(seed
     np.testing.assert_allclose(statistics.squares.numpy(), rows.var(0) * len(rows), rtol=1e-6, atol=1e-4)
 
 
+def test_an_observation_that_is_not_finite_does_not_spoil_the_statistics():
+    rows = torch.randn(100, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    clean, spoiled = ObservationStatistics(3), ObservationStatistics(3)
+    clean.update(rows[2:])
+    spoiled.update(rows.index_fill(0, torch.tensor([0]), float("nan")).index_fill(
+        0, torch.tensor([1]), float("inf")))
+    assert spoiled.count == clean.count == 98
+    assert torch.equal(spoiled.mean, clean.mean)
+    assert torch.equal(spoiled.squares, clean.squares)
+    spoiled.update(torch.full((4, 3), float("nan")))
+    assert spoiled.count == 98
+    assert all(x.isfinite().all() for x in spoiled.mean_and_inv_std())
+
+
 def test_normalised_observations_have_mean_zero_and_deviation_one():
     scale = torch.tensor([1.0, 5.0, 50.0, 0.1])
     rows = torch.randn(5000, 4, generator=torch.Generator().manual_seed(1)) * scale + 7
