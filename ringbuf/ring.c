@@ -41,7 +41,8 @@ static hr_claimable waiting_for(const hr_ring *r, hr_claimable reason)
 hr_claimable hr_ring_claimable(const hr_ring *r)
 {
     uint64_t s = r->sequence;
-    if (hr_control_stop(r->control) != HR_RUN) { /* P5 (stop) pairs with F1 */
+    const int stopping = hr_control_stop(r->control) != HR_RUN; /* P5 (stop) pairs with F1 */
+    if (stopping) {
         /* In the exact modes a version that was begun is finished, so that a run ends on a version's border.
          */
         uint64_t granted = atomic_load_explicit(&hr_ring_lines(r)->granted, memory_order_seq_cst); /* P5 */
@@ -61,8 +62,9 @@ hr_claimable hr_ring_claimable(const hr_ring *r)
     if (state == HR_FREE &&
         (q == s || (q < s && r->plan.full != HR_BLOCK))) /* q < s: sequences passed over */
         return HR_CLAIMABLE;
+    /* A ring may hold less than was granted ahead, and after a stop nobody need make room any more. */
     if (r->plan.full == HR_BLOCK)
-        return waiting_for(r, HR_WAIT_FULL);
+        return stopping ? HR_STOPPED : waiting_for(r, HR_WAIT_FULL);
     return r->plan.full == HR_DROP_OLDEST && state == HR_READY && q < s ? HR_CLAIMABLE : HR_SKIP;
 }
 

@@ -60,6 +60,16 @@ def test_a_producer_claims_only_with_an_owner_credit_and_room(rig):
     assert producer.claimable() == "stopped"
 
 
+def test_after_a_stop_a_producer_finishes_what_was_granted_but_waits_for_no_room(rig):
+    run = rig(slots=2, mode="exact", lagged_versions=3, batch_slots=1, grant=4)
+    producer = run.producer()
+    produce(producer)
+    run.control.set_stop("versions")
+    assert producer.claimable() == "claimable"
+    produce(producer)
+    assert producer.claimable() == "stopped"
+
+
 def test_an_aborted_sequence_is_written_again(rig):
     run = rig(grant=1)
     producer, learner, raw = run.producer(), run.learner(), run.raw()
