@@ -50,6 +50,7 @@ TICK_SECONDS = 0.1
 REPORT_SECONDS = 1.0
 LOG_LIMIT_SECONDS = 10.0
 EXPORTER_STOP_SECONDS = 3.0
+STARTING_STOP_SECONDS = 1.0  # a stop waits so long for a producer that is still making its worlds
 EVALUATE_START_SECONDS = 60.0  # importing torch from a slow disk, on top of the evaluation's own deadline
 
 
@@ -105,7 +106,7 @@ class Supervisor:
         self.failed = False
         self.evaluate = False
         self.evaluated: dict[str, Any] | None = None
-        self.deadline = self.half_deadline = float("inf")
+        self.stopping = self.deadline = self.half_deadline = float("inf")
         self.next_report = self.next_log_limit = 0.0
         # What the run holds
         self._install_signals()
@@ -354,7 +355,7 @@ class Supervisor:
         self.phase = Phase.STOP_PRODUCERS
         self.evaluate = reason in DONE_REASONS and self.config.evaluate.episodes > 0
         now, allowed = time.monotonic(), self.config.supervisor.deadline_seconds
-        self.half_deadline, self.deadline = now + allowed / 2, now + allowed
+        self.stopping, self.half_deadline, self.deadline = now, now + allowed / 2, now + allowed
         self.reporter.stop_ns = time.monotonic_ns()
         self.segments.control.set_stop(reason)
         self.directory.event("supervisor", 0, "stopping", reason=reason)
@@ -377,6 +378,8 @@ class Supervisor:
                 self.phase = Phase.STOP_LEARNER
             elif now > self.half_deadline:
                 self._overdue("producer")
+            elif now > self.stopping + STARTING_STOP_SECONDS:
+                self._kill(self._starting())
         if self.phase is Phase.STOP_LEARNER:
             if not self._alive("learner"):
                 self.phase = Phase.EVALUATE
@@ -394,6 +397,15 @@ class Supervisor:
 
     def _alive(self, role: str) -> list[Child]:
         return [child for child in self.children.values() if child.role == role]
+
+    def _starting(self) -> list[Child]:
+        """Producers that have not come to their first slot: they see no stop, and have nothing to lose."""
+        control = self.segments.control
+        return [
+            child
+            for child in self._alive("producer")
+            if child.slot is not None and control.process(child.slot).phase == "starting"
+        ]
 
     def _overdue(self, role: str) -> None:
         """The deadline of a shutdown passed."""
