@@ -33,7 +33,6 @@ from consumers.update import Update
 from producers.program import Program
 from ringbuf import Control, Lease, Ring, Weights
 
-EXIT_CONFIG = 64
 EXIT_MISSING = 69
 SLICE_SECONDS = 0.5  # of a wait, after which the heartbeat is renewed
 PR_SET_PDEATHSIG = 1
@@ -272,10 +271,7 @@ def main(arguments: Sequence[str]) -> int:
     rings = [Ring.attach(fd, control, "learner", args.index) for fd in args.rings]
     try:
         Learner(config, args.dir, control, weights, rings, index=args.index).run()
-    except Unavailable as error:
-        print(f"learner: {error}", file=sys.stderr)
-        return EXIT_CONFIG
-    except OSError as error:
+    except (Unavailable, OSError) as error:
         print(f"learner: {error}", file=sys.stderr)
         return EXIT_MISSING
     return 0

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from command import CARTPOLE, DEADLINE_SECONDS, ROOT, SHM, command, segments, supervise
+from native import broken, compile_simulator
 
 import ringbuf
 from monitor import rundir
@@ -319,6 +320,17 @@ def test_a_signal_before_the_first_version_stops_the_run_too(start):
     assert run.summary()["state"] == "stopped"
 
 
+def test_a_stop_does_not_wait_for_worlds_that_are_slow_to_reset(start, tmp_path):
+    text = (ROOT / "tests/data/relay.c").read_text()
+    begin = "static int reset(void *world, const sim_io *io) {\n"
+    slow = "#include <unistd.h>\n" + broken(text, begin, begin + "    sleep(600);\n")
+    run = start(f"sim.name={compile_simulator(slow, tmp_path / 'relay.so')}")
+    run.until(lambda status: status["version"] == 0)
+    run.process.send_signal(signal.SIGINT)
+    assert run.end() == 0
+    assert run.summary()["state"] == "stopped"
+
+
 def test_a_second_signal_forces_the_end(start):
     run = start()
     run.running()
@@ -430,7 +442,7 @@ def test_what_the_learner_refuses_is_the_answer_of_the_run(start):
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
     run = start("learner.device=cuda")
-    assert run.end() == 64
+    assert run.end() == 69
     assert "learner 0" in run.said()
     assert "cuda" in run.said().lower()
 
