@@ -16,7 +16,6 @@ import json
 import os
 import resource
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -123,11 +122,17 @@ class Supervisor:
     # The life of a run
 
     def run(self) -> int:
-        """From the first file written to the last segment unlinked; returns the exit code."""
+        """From the first file written to the last segment unlinked; returns the exit code.
+
+        Raises rundir.Unavailable, with everything given back, where the first files cannot be written.
+        """
         try:
             self._open()
             self._spawn_all()
             self.arbitrate()
+        except rundir.Unavailable:  # nothing was started
+            self._give_back()
+            raise
         except Exception as error:  # noqa: BLE001 - a bug of ours must not leave processes or memory behind
             self._bug(error)
         try:
@@ -137,14 +142,17 @@ class Supervisor:
         except Exception as error:  # noqa: BLE001
             self._bug(error)
         finally:
-            self.display.close()
-            self._kill_all()
-            self.segments.close()
-            self.endpoint.close()
-            self.directory.release()
+            self._give_back()
         if self.message is not None:
             print(f"headrace: {self.message}", file=sys.stderr)
         return self.code
+
+    def _give_back(self) -> None:
+        self.display.close()
+        self._kill_all()
+        self.segments.close()
+        self.endpoint.close()
+        self.directory.release()
 
     def arbitrate(self) -> None:
         """The loop. Everything that happens to the run happens here."""
@@ -179,14 +187,23 @@ class Supervisor:
         self.poll.register(self.signals, select.POLLIN)
 
     def _open(self) -> None:
-        """Writes what the processes and later readers need: configuration, manifest, attempt."""
+        """Writes what the processes and later readers need. Raises rundir.Unavailable."""
         for name in self.directory.stale_segments():
             self.segments.unlink(name)
         self.directory.begin()
+        try:
+            self._describe()
+        except OSError as error:
+            raise rundir.unwritable(self.directory.path, error) from None
+        for warning in self.prepared.warnings:
+            self.display.say(f"warning: {warning}")
+
+    def _describe(self) -> None:
+        """Attempt, configuration and manifest."""
         path, prepared = self.directory.path, self.prepared
         self.directory.write_attempt(self.run_id.hex, self.segments.names)
         resolved = config.dump_resolved(self.config)
-        shutil.copyfile(prepared.document.path, path / "run.yaml")
+        (path / "run.yaml").write_bytes(prepared.document.data)
         (path / rundir.RESOLVED).write_text(resolved)
         made_of = manifest.build(
             native.ROOT,
@@ -201,8 +218,6 @@ class Supervisor:
             warnings=prepared.warnings,
         )
         rundir.write_json(path / rundir.MANIFEST, made_of, durable=True)
-        for warning in prepared.warnings:
-            self.display.say(f"warning: {warning}")
 
     def _spawn_all(self) -> None:
         segments, table = self.segments, self.table

@@ -27,6 +27,8 @@ class Document:
     config: Config
     path: str
     tree: Tree
+    data: bytes
+    """The run file as it was read: the file itself may be a pipe, or about to be moved."""
     warnings: tuple[str, ...] = ()
 
     def origin(self, path: KeyPath) -> str:
@@ -88,7 +90,7 @@ def read(
         tree.problems.append((where, f"{key}: {text}"))
     if tree.problems:
         raise _failure(tree)
-    return Document(config, name, tree, tuple(warnings))
+    return Document(config, name, tree, data, tuple(warnings))
 
 
 def _failure(tree: Tree) -> ConfigError:

@@ -61,7 +61,7 @@ class RunDirectory:
         try:
             directory = cls(path, _lock(path))
         except OSError as error:
-            raise _unwritable(path, error) from None
+            raise unwritable(path, error) from None
         summary = read_json(path / SUMMARY)
         if fresh or (summary is None and not directory._attempts()):
             return directory
@@ -85,8 +85,8 @@ class RunDirectory:
         try:
             if self._attempts() or (self.path / SUMMARY).exists():
                 self.path.rename(_free_name(self.path))
-                os.close(self.lock_fd)
-                self.lock_fd = _lock(self.path)
+                earlier, self.lock_fd = self.lock_fd, _lock(self.path)
+                os.close(earlier)
             for folder in (ATTEMPTS, LOGS):
                 (self.path / folder).mkdir(exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -95,14 +95,14 @@ class RunDirectory:
             os.ftruncate(self.lock_fd, 0)
             os.pwrite(self.lock_fd, (json.dumps(holder) + "\n").encode(), 0)
         except OSError as error:
-            raise _unwritable(self.path, error) from None
+            raise unwritable(self.path, error) from None
 
     def release(self) -> None:
         """Empties and frees the lock: nobody of this run is alive. A directory that nothing began in goes."""
         os.ftruncate(self.lock_fd, 0)
         if self._events is not None:
             os.close(self._events)
-        elif os.listdir(self.path) == [LOCK]:
+        elif self.path.exists() and os.listdir(self.path) == [LOCK]:
             (self.path / LOCK).unlink()
             self.path.rmdir()
         os.close(self.lock_fd)
@@ -232,7 +232,7 @@ def _holder(lock_fd: int) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _unwritable(path: Path, error: OSError) -> Unavailable:
+def unwritable(path: Path, error: OSError) -> Unavailable:
     return Unavailable(
         f"{path}: the run directory cannot be written: {(error.strerror or str(error)).lower()}"
     )

@@ -153,6 +153,24 @@ def test_a_read_only_run_directory(folder):
     )
 
 
+@needs_mount
+def test_a_run_directory_that_cannot_be_moved_aside(folder):
+    path = folder / "runs" / "toy"
+    path.mkdir(parents=True)
+    summary = json.dumps({"state": "done"})
+    prefix = in_namespace(f"mount -t tmpfs tmpfs {path} && echo '{summary}' > {path}/summary.json")
+    message = r"runs/toy: the run directory cannot be written: device or resource busy"
+    refused(folder, 69, message, "run.yaml", "--fresh", prefix=prefix)
+
+
+@needs_mount
+def test_a_disk_that_is_full_from_the_start(folder):
+    (folder / "runs").mkdir()
+    prefix = in_namespace(f"mount -t tmpfs -o size=8k tmpfs {folder}/runs")
+    message = r"runs/toy: the run directory cannot be written: no space left on device"
+    refused(folder, 69, message, prefix=prefix)
+
+
 def test_a_second_supervisor_on_the_same_run_directory(folder):
     held = rundir.RunDirectory.take(folder / "runs" / "toy", fresh=False)
     held.begin()

@@ -217,10 +217,12 @@ def test_a_finished_run_started_again_says_so_and_fresh_keeps_it(done):
     assert again.returncode == 0
     assert again.stdout.startswith("done: ")
     assert "--fresh" in again.stdout
-    fresh = supervise(folder, "run.yaml", "--fresh", "stop.versions=1", *QUICK)
+    # From the copy of its run file, which moves aside with it.
+    fresh = supervise(folder, "runs/toy/run.yaml", "--fresh", "stop.versions=1", *QUICK)
     assert fresh.returncode == 0, fresh.stderr
     assert rundir.read_json(folder / "runs/toy.1" / rundir.SUMMARY)["version"] == 6
     assert rundir.read_json(folder / "runs/toy" / rundir.SUMMARY)["version"] == 1
+    assert (folder / "runs/toy/run.yaml").read_text() == CARTPOLE
 
 
 def test_a_lagged_run_has_exactly_the_lag_it_asks_for(start):
