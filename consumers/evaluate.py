@@ -14,7 +14,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -157,23 +157,27 @@ def _within(t: float, freedom: int) -> float:
     return math.sin(theta) * total
 
 
-def render(player: Player, policy: torch.Generator | None, out: Any = sys.stdout) -> float:
-    """Plays one episode of one world in the terminal, at a speed to watch. Returns its score."""
+def render(
+    player: Player, policy: torch.Generator | None, out: Any = sys.stdout, *, episodes: int = 1
+) -> list[float]:
+    """Plays episodes of one world in the terminal, at a speed to watch. Returns their scores."""
+    scores: list[float] = []
     with player.worlds(1) as worlds:
         worlds.reset()
         interactive = out.isatty()
         frame = 0
-        while True:
+        while len(scores) < episodes:
             begin = time.monotonic()
             text = worlds.render_text(0).rstrip("\n")
             out.write(f"{HOME_AND_CLEAR if interactive else ''}{text}\nstep {frame}\n")
             out.flush()
-            ended = worlds.step(player.act(worlds, policy))
-            if len(ended):
-                return float(ended[0]["statistics"][player.simulator.score_index])
             frame += 1
+            for ended in worlds.step(player.act(worlds, policy)):
+                scores.append(float(ended["statistics"][player.simulator.score_index]))
+                frame = 0
             if interactive:
                 time.sleep(max(0.0, 1 / FRAMES_PER_SECOND - (time.monotonic() - begin)))
+    return scores
 
 
 def table(result: dict[str, Any]) -> str:
@@ -190,9 +194,8 @@ def table(result: dict[str, Any]) -> str:
         row = f"{name:8} {one['n']:8} {cell(one['mean']):>9} {cell(one['sd']):>9}"
         lines.append(f"{row}  {cell(one['low'])} to {cell(one['high'])}")
         if one["unfinished"]:
-            lines.append(
-                f"  {one['unfinished']} episodes did not finish in time: the figures are of the shorter ones"
-            )
+            rest = ": the figures are of the shorter ones" if one["n"] else ""
+            lines.append(f"  {one['unfinished']} episodes did not finish in time{rest}")
     return "\n".join(lines)
 
 
@@ -201,11 +204,13 @@ def main(arguments: Sequence[str]) -> int:
         prog="python -m consumers.evaluate", description="Plays the newest checkpoint of a run."
     )
     parser.add_argument("run", type=Path, help="run directory, e.g. runs/breakout")
-    parser.add_argument("--episodes", type=int, help="of each policy; default: evaluate.episodes of the run")
     parser.add_argument(
-        "--seconds", type=float, help="deadline for both; default: evaluate.seconds of the run"
+        "--episodes", type=_positive(int), help="of each policy; default: evaluate.episodes of the run"
     )
-    parser.add_argument("--render", action="store_true", help="show one episode in the terminal instead")
+    parser.add_argument(
+        "--seconds", type=_positive(float), help="deadline for both; default: evaluate.seconds of the run"
+    )
+    parser.add_argument("--render", action="store_true", help="show --episodes (1) in the terminal instead")
     parser.add_argument("--argmax", action="store_true", help="with --render: take the likeliest action")
     parser.add_argument("--json", type=Path, help="also write the result to this file")
     args = parser.parse_args(arguments)
@@ -219,7 +224,8 @@ def main(arguments: Sequence[str]) -> int:
         if args.render:
             player = Player.load(args.run)
             policy = None if args.argmax else torch.Generator().manual_seed(player.seed)
-            print(f"{player.simulator.score}: {render(player, policy):g}")
+            for score in render(player, policy, episodes=args.episodes or 1):
+                print(f"{player.simulator.score}: {score:g}")
             return 0
         result = evaluate(
             args.run,
@@ -235,12 +241,29 @@ def main(arguments: Sequence[str]) -> int:
         return EXIT_MISSING
     except KeyboardInterrupt:
         return 130
+    print(table(result))
     if args.json is not None:
         new = args.json.with_name(f".{args.json.name}.new")
-        new.write_text(json.dumps(result, indent=1) + "\n")
-        os.replace(new, args.json)
-    print(table(result))
+        try:
+            new.write_text(json.dumps(result, indent=1) + "\n")
+            os.replace(new, args.json)
+        except OSError as error:
+            print(f"evaluate: {args.json}: {(error.strerror or str(error)).lower()}", file=sys.stderr)
+            return EXIT_MISSING
     return 0
+
+
+def _positive(kind: Callable[[str], float]) -> Callable[[str], float]:
+    """Reads a number above 0 from the command line."""
+
+    def number(text: str) -> float:
+        value = kind(text)
+        if not 0 < value < math.inf:
+            raise ValueError
+        return value
+
+    number.__name__ = f"positive {kind.__name__}"  # argparse's word for what was needed
+    return number
 
 
 if __name__ == "__main__":

@@ -148,8 +148,8 @@ def test_the_interval_covers_the_mean_in_95_of_100_cases():
 
 def test_an_episode_is_rendered_frame_by_frame(run):
     out = io.StringIO()
-    assert render(Player.load(run), None, out) == 60.0
-    assert out.getvalue().count("step ") >= 60
+    assert render(Player.load(run), None, out, episodes=2) == [60.0, 60.0]
+    assert out.getvalue().count("step ") >= 120
     assert "\x1b" not in out.getvalue(), "no control codes where there is no terminal"
 
 
@@ -180,6 +180,21 @@ def test_what_is_missing_is_named(run, capsys, tmp_path):
     (run / "config.resolved.yaml").write_text("sim: {name: cartpole}\nlerner: {}\n")
     assert main([str(run)]) == 64
     assert "lerner" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [("--episodes", "0"), ("--episodes", "-1"), ("--seconds", "nan")])
+def test_a_number_that_cannot_be_is_refused(run, capsys, option):
+    with pytest.raises(SystemExit) as refusal:
+        main([str(run), *option])
+    assert refusal.value.code == 2
+    assert f"invalid positive {'float' if 'nan' in option else 'int'} value" in capsys.readouterr().err
+
+
+def test_a_result_that_cannot_be_written_is_printed_nevertheless(run, capsys):
+    assert main([str(run), "--episodes", "3", "--json", str(run / "nowhere/result.json")]) == 69
+    shown = capsys.readouterr()
+    assert "sampled" in shown.out
+    assert "nowhere/result.json: no such file or directory" in shown.err
 
 
 def test_it_runs_as_a_program(run):
