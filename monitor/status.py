@@ -12,6 +12,7 @@ from typing import Any
 from monitor import procfs
 
 RATE_WINDOW_SECONDS = 10.0
+RUN_TOTALS = ("steps", "updates", "bytes")
 PRODUCER_TIMES = (
     "sim",
     "policy",
@@ -70,6 +71,8 @@ class Reporter:
     """What does not change over a run and is repeated in every report: name, run id, simulator, address."""
     stop_ns: int | None = None
     """CLOCK_MONOTONIC of the stop flag; the run's clock stands still from then on."""
+    created_ns: int = field(default_factory=time.monotonic_ns)
+    """CLOCK_MONOTONIC of just before the processes' start."""
     restarts: dict[str, int] = field(default_factory=dict)
     _history: deque[tuple[float, dict[str, float]]] = field(default_factory=deque)
 
@@ -91,13 +94,16 @@ class Reporter:
             totals[f"producer.{name}"] = sum(one[f"{name}_ns"] for one in producers) / 1e9 / len(producers)
         for name in LEARNER_TIMES:
             totals[f"learner.{name}"] = learner[f"{name}_ns"] / 1e9
-        rates = self._rates(totals)
+        seconds = self._seconds(books)
+        rates = self._rates(totals, seconds)
         for process in processes:
             process["cpu"] = round(rates.get(f"cpu.{process['role']}.{process['index']}", 0.0), 3)
-        seconds = self._seconds(books)
         running = state in ("starting", "running", "stopping")
         if not running:  # of the whole run
-            rates = {name: total / seconds if seconds else 0.0 for name, total in totals.items()}
+            # Producers wait for the first weights before the run's clock starts, so theirs is a longer one.
+            lived = ((self.stop_ns or time.monotonic_ns()) - self.created_ns) / 1e9
+            spans = {name: lived if name.startswith("producer.") else seconds for name in totals}
+            rates = {name: total / spans[name] if seconds else 0.0 for name, total in totals.items()}
         return {
             "state": state,
             "steps": steps,
@@ -184,8 +190,9 @@ class Reporter:
             )
         return processes, cpu
 
-    def _rates(self, totals: dict[str, float]) -> dict[str, float]:
-        """Growth a second over the last 10 s; 0 for a total that is new."""
+    def _rates(self, totals: dict[str, float], seconds: float) -> dict[str, float]:
+        """Growth a second over the last 10 s; 0 for a total that is new. `seconds`: the run's clock, before
+        which no step was made."""
         now = time.monotonic()
         self._history.append((now, totals))
         while len(self._history) > 2 and now - self._history[1][0] >= RATE_WINDOW_SECONDS:
@@ -194,7 +201,9 @@ class Reporter:
         span = now - then
         if span <= 0:
             return dict.fromkeys(totals, 0.0)
-        return {name: max(0.0, total - before.get(name, total)) / span for name, total in totals.items()}
+        spans = dict.fromkeys(totals, span) | dict.fromkeys(RUN_TOTALS, min(span, seconds) or span)
+        grown = {name: max(0.0, total - before.get(name, total)) for name, total in totals.items()}
+        return {name: growth / spans[name] for name, growth in grown.items()}
 
 
 def number(value: float) -> float | None:

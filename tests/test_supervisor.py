@@ -148,6 +148,12 @@ def test_the_books_of_a_run_balance(done):
     assert slots["committed"] == slots["consumed"] + slots["dropped"]
 
 
+def test_no_process_spent_more_time_than_there_was(done):
+    spent = rundir.read_json(done[0] / "runs/toy" / rundir.SUMMARY)["time"]
+    assert 0 < sum(spent["producer"].values()) <= 1.01
+    assert 0 < sum(spent["learner"].values()) <= 1.01
+
+
 def test_the_lag_stays_within_its_limit(done):
     lag = rundir.read_json(done[0] / "runs/toy" / rundir.SUMMARY)["lag"]
     assert lag["limit"] == 1
