@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-BAR_CELLS = 20
+BAR_CELLS = 12  # so that 80 columns hold the picture
 
 
 class Display(Protocol):
