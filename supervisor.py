@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import functools
 import json
 import os
@@ -536,6 +537,9 @@ def listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family)
     except OSError as error:
         why = (error.strerror or str(error)).partition(" (")[0].lower()
+        # Codes of getaddrinfo are negative; socket.create_server passes them on as OSError.
+        if error.errno is not None and (error.errno < 0 or error.errno == errno.EADDRNOTAVAIL):
+            raise Missing(f"monitor.host: {host}: {why}; needs an address of this machine") from None
         advice = "stop what holds it, or give another monitor.port (0: any free one)"
         raise Missing(f"monitor.port: {host} port {port}: {why}; {advice}") from None
 

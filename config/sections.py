@@ -96,7 +96,7 @@ class Run(Section):
     """Name of the run and of its directory; empty: the file's name without `.yaml`."""
     dir: Annotated[str, Field(min_length=1)] = "runs"
     """Directory that holds run directories, relative to the working directory."""
-    seed: Natural = 1
+    seed: Annotated[int, Ge(0), Le(2**64 - 1), BeforeValidator(whole)] = 1
     """Seed of worlds, action noise, initial weights and minibatches."""
 
 
@@ -143,7 +143,7 @@ class Rollout(Section):
 class Ring(Section):
     """The shared-memory ring of each producer."""
 
-    slots: Annotated[int, Ge(2), BeforeValidator(whole)] = 4
+    slots: Annotated[int, Ge(2), Le(65536), BeforeValidator(whole)] = 4
     """Slots of each ring."""
     full: Literal["block", "drop_oldest", "drop_newest"] = "block"
     """What a producer does when its ring is full. Dropping needs `staleness.limit: none`."""

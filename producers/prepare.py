@@ -68,7 +68,9 @@ def prepare(path: str, overrides: Sequence[str]) -> Prepared:
     try:
         built = program.build(settings.policy, spec)
     except program.ProgramError as error:
-        raise document.error("policy", str(error)) from None
+        text = str(error) if str(error).startswith("policy.") else f"policy: {error}"
+        key, _, why = text.partition(": ")
+        raise document.error(key, why) from None
     try:
         placement = cores.place(machine, settings.producers.cores, int(settings.producers.count))
     except cores.NoSuchCore as error:

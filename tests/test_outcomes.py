@@ -87,8 +87,10 @@ def test_wrong_usage(folder, arguments, message):
             "rollout.horizon=1e12",
             r"rollout.horizon: a slot of 1000000000000 steps of 16 agents is impossible",
         ),
+        ("ring.slots=5e9", r"ring.slots: found 5000000000.0; needs a whole number .*65536 or less"),
+        ("run.seed=18446744073709551616", r"run.seed: found 18446744073709551616; needs a whole number"),
         ("producers.count=999", r"producers.count: found 999; needs 509 or fewer"),
-        ("policy.recurrent=lstm", r"policy.recurrent: lstm is not implemented in this version"),
+        ("policy.recurrent=lstm", r"lstm': policy.recurrent: lstm is not implemented in this version"),
         ("policy.placement=server", r"an inference server comes with a later version"),
     ],
 )
@@ -135,6 +137,14 @@ def test_a_busy_port(folder):
         port = other.getsockname()[1]
         message = rf"monitor.port: 127.0.0.1 port {port}: address already in use; stop what holds it, or give"
         refused(folder, 69, message, "run.yaml", f"monitor.port={port}")
+
+
+@pytest.mark.parametrize(
+    ("host", "message"),
+    [("192.0.2.1", "cannot assign"), ("300.1.1.1", "(name or service|temporary failure)")],
+)
+def test_an_address_that_is_not_ours(folder, host, message):
+    refused(folder, 69, f"^headrace: monitor.host: {host}: {message}", "run.yaml", f"monitor.host={host}")
 
 
 def test_a_file_in_place_of_the_run_directory(folder):
