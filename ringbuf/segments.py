@@ -113,6 +113,9 @@ def unlink(name: str) -> None:
         posix_ipc.unlink_shared_memory(name)
     except posix_ipc.ExistentialError:
         pass
+    except OSError as error:
+        if error.errno != errno.EROFS:  # where nothing can have been created
+            raise
 
 
 def _allocate(name: str, size: int) -> int:
@@ -122,6 +125,9 @@ def _allocate(name: str, size: int) -> int:
         fd = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=0).fd
     except posix_ipc.ExistentialError:
         raise RingError(f"shared memory: {name} exists already") from None
+    except (OSError, posix_ipc.PermissionsError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise ResourceMissing(f"shared memory: {SHM_DIRECTORY} cannot be written: {why.lower()}") from None
     try:
         os.set_inheritable(fd, False)
         os.fchmod(fd, 0o600)  # whatever the umask

@@ -123,6 +123,13 @@ def test_too_little_shared_memory_on_a_small_tmpfs(folder):
     refused(folder, 69, message, prefix=prefix)
 
 
+@needs_mount
+def test_shared_memory_that_cannot_be_written(folder):
+    prefix = in_namespace("mount -t tmpfs -o ro tmpfs /dev/shm")
+    message = r"^headrace: shared memory: /dev/shm cannot be written: read-only file system$"
+    refused(folder, 69, message, prefix=prefix)
+
+
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_a_listed_core_outside_the_affinity(folder):
     allowed, barred = sorted(os.sched_getaffinity(0))[:2]
