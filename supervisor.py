@@ -508,8 +508,12 @@ class Supervisor:
         """The last report, and the end of the exporter, which has served it until now."""
         self.phase = Phase.OVER
         report = self._write_status()
-        rundir.write_json(self.directory.path / rundir.SUMMARY, report, durable=True)
-        self.directory.close_attempt(report["state"])
+        try:
+            rundir.write_json(self.directory.path / rundir.SUMMARY, report, durable=True)
+            self.directory.close_attempt(report["state"])
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            self._fail(EXIT_INTERNAL, f"{self.directory.path / rundir.SUMMARY} cannot be written: {why}")
         self.directory.event("supervisor", 0, report["state"], code=self.code)
         self.display.close()
         self.display.say(status.summary_line(report))

@@ -6,10 +6,12 @@ update, and events.jsonl for what is out of the ordinary."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,16 @@ from consumers.score import ScoreWindow
 from ringbuf import AGE_BINS, LAG_BINS, LEARNER_GAUGES, Control, Lease
 
 FLUSH_SECONDS = 1.0
+
+
+@contextlib.contextmanager
+def _though_the_disk_is_full() -> Iterator[None]:
+    """Lets a line be lost rather than the training."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
 
 
 class Books:
@@ -115,10 +127,11 @@ class Books:
         for name in LEARNER_GAUGES:
             if line.get(name) is not None:
                 self._control.gauge_set(name, line[name])
-        self._metrics.write(json.dumps(finite(line)) + "\n")
-        if time.monotonic() - self._flushed > FLUSH_SECONDS:
-            self._metrics.flush()
-            self._flushed = time.monotonic()
+        with _though_the_disk_is_full():
+            self._metrics.write(json.dumps(finite(line)) + "\n")
+            if time.monotonic() - self._flushed > FLUSH_SECONDS:
+                self._metrics.flush()
+                self._flushed = time.monotonic()
         if figures["skipped"]:
             self._seldom("nonfinite", version=version, minibatches=figures["skipped"])
         if figures["logprob_error_max"] > figures["logprob_tolerance"]:
@@ -147,13 +160,15 @@ class Books:
         line = {"time": time.time(), "role": "learner", "index": self._index, "event": event, **facts}
         fd = os.open(self._events, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            os.write(fd, (json.dumps(finite(line)) + "\n").encode())
+            with _though_the_disk_is_full():
+                os.write(fd, (json.dumps(finite(line)) + "\n").encode())
         finally:
             os.close(fd)
 
     def close(self) -> None:
         """Writes what metrics.jsonl still lacks."""
-        self._metrics.close()
+        with _though_the_disk_is_full():
+            self._metrics.close()
 
     def summary(self) -> dict[str, Any]:
         """For a checkpoint's state.json."""

@@ -104,8 +104,7 @@ class Learner:
         """One batch and one version: train, publish, ack. Empties `leases`."""
         leased_ns = time.monotonic_ns()
         self.control.pulse("train", self.books.updates)
-        if self.books.first_commit_ns is None:
-            self.books.first_commit_ns = min(filter(None, (r.books()["first_commit_ns"] for r in self.rings)))
+        self._start_clock()
         for lease in leases:
             self.pinned.pin(lease)
         batch = Batch(
@@ -142,6 +141,7 @@ class Learner:
     def wait(self, phase: str, seen: int) -> None:
         """Until the bell rings, or the heartbeat or `stop.seconds` is due."""
         self.control.pulse(phase, self.books.updates)
+        self._start_clock()
         begin = time.monotonic_ns()
         limit = self.config.stop.seconds
         left = SLICE_SECONDS if limit is None else min(SLICE_SECONDS, max(0.0, limit - self.books.seconds))
@@ -219,6 +219,12 @@ class Learner:
                 checkpoint_bytes=size_bytes,
                 checkpoint_ns=int(seconds * 1e9),
             )
+
+    def _start_clock(self) -> None:
+        """The run's seconds begin with its first slot, which may come long before the first batch."""
+        if self.books.first_commit_ns is None:
+            commits = filter(None, (ring.books()["first_commit_ns"] for ring in self.rings))
+            self.books.first_commit_ns = min(commits, default=None)
 
     def _oldest_version(self) -> int | None:
         max_lag = self.config.learner.max_lag

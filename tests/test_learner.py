@@ -13,6 +13,7 @@ from rings import Raw
 from segments import Slot
 
 import config
+from consumers import books as consumers_books
 from consumers import checkpoint, learner
 from producers.program import build
 from ringbuf import Control, Plan, Ring, Weights, books, segments
@@ -329,6 +330,28 @@ def test_steps_and_seconds_end_a_run_too(start, condition):
     run.write(0)
     run.until(lambda: run.counters()["stop_request"])
     run.stop(next(iter(condition)))
+
+
+def test_the_seconds_of_a_run_begin_with_its_first_slot_and_not_with_its_first_batch(start):
+    run = start(stop={"seconds": 0.2})
+    run.write(0)  # half a batch
+    run.until(lambda: run.counters()["stop_request"])
+    assert run.counters()["updates"] == 0
+    run.stop("seconds")
+
+
+def test_a_full_disk_costs_lines_and_not_the_training(start, tmp_path, monkeypatch):
+    monkeypatch.setattr(consumers_books, "FLUSH_SECONDS", 0.0)
+    for name in ("metrics.jsonl", "events.jsonl"):
+        (tmp_path / name).symlink_to("/dev/full")
+    run = start()
+    for _ in range(3):
+        run.write(0)
+        run.write(1)
+    run.until(lambda: run.counters()["updates"] == 3)
+    run.stop("failure")
+    assert (tmp_path / "checkpoints/latest/policy.pt").exists()
+    assert run.learner.books.updates == 3
 
 
 def test_after_a_signal_whole_batches_are_trained_and_the_rest_is_dropped(start):
