@@ -10,6 +10,7 @@ and only then linked, so `latest` leads to a complete checkpoint after a kill at
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -145,14 +146,19 @@ class Writer:
             self._thread = None
 
     def _save(self, checkpoint: Checkpoint) -> None:
-        start = time.monotonic()
+        start, size = time.monotonic(), None
         try:
             size = save(self._checkpoints, checkpoint, self._keep)
         except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
-            print(f"checkpoint of version {checkpoint.version} failed: {error}", file=sys.stderr, flush=True)
-            self._done(None, time.monotonic() - start)
-        else:
+            _complain(f"checkpoint of version {checkpoint.version} failed: {error}")
+        finally:  # whatever went wrong: a checkpoint that nobody reports failed would pass for a good one
             self._done(size, time.monotonic() - start)
+
+
+def _complain(text: str) -> None:
+    """On stderr, a log that may lie on the same full disk."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def _sha256(path: Path) -> str:
@@ -188,4 +194,4 @@ def _delete(path: Path) -> None:
                 path = hidden
             shutil.rmtree(path)
     except OSError as error:
-        print(f"{path}: not deleted: {error}", file=sys.stderr, flush=True)
+        _complain(f"{path}: not deleted: {error}")

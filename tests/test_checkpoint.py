@@ -1,8 +1,10 @@
 """A checkpoint is whole or not there: `latest` loads after a kill between any two steps of a save."""
 
+import io
 import os
 import pathlib
 import shutil
+import sys
 import threading
 
 import pytest
@@ -184,6 +186,21 @@ def test_the_writer_saves_one_at_a_time_without_holding_up_the_caller(tmp_path, 
     writer.wait()
     assert not writer.busy
     assert order == [1, 2]
+
+
+def test_a_failed_checkpoint_is_known_to_have_failed_even_if_the_log_is_full_too(tmp_path, monkeypatch):
+    class Full(io.StringIO):
+        def write(self, text):
+            raise OSError(28, "No space left on device")
+
+    (tmp_path / "checkpoints").write_text("a file, so that nothing can be saved there")
+    results = []
+    writer = Writer(tmp_path / "checkpoints", 2, lambda size, seconds: results.append(size))
+    monkeypatch.setattr(sys, "stderr", Full())
+    writer.submit(made(1))
+    writer.wait()
+    monkeypatch.undo()
+    assert results == [None]
 
 
 def test_what_cannot_be_deleted_does_not_stop_a_save(tmp_path, monkeypatch, capfd):
