@@ -84,6 +84,13 @@ def conflicts(config: Config) -> tuple[list[tuple[str, str]], list[str]]:
             f"staleness.limit {config.staleness.limit} cannot be reached: {room} slots in the rings hold at "
             f"most {math.ceil(room / batch) - 1} versions' worth of batches, which is the effective limit"
         )
+    oldest, max_lag = math.ceil(room / batch) - 1, config.learner.max_lag
+    if max_lag is not None and max_lag < oldest and config.ring.full != "drop_oldest":
+        warnings.append(
+            f"learner.max_lag {max_lag}: the {room} slots of full rings are up to {oldest} versions old, so "
+            f"a learner slower than its producers may come to train on nothing; needs fewer ring.slots, or "
+            f"ring.full: drop_oldest"
+        )
 
     need(
         config.learner.targets == "batch" or config.learner.epochs == 1,

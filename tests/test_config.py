@@ -321,6 +321,14 @@ def test_a_limit_that_the_rings_cannot_reach_is_a_warning(read):
     assert not read(MINIMAL, "staleness.limit=3").warnings
 
 
+def test_a_lag_that_full_rings_go_beyond_is_a_warning(read):
+    free = MINIMAL, "staleness.limit=none"
+    (warning,) = read(*free, "learner.max_lag=2").warnings
+    assert "learner.max_lag 2: the 8 slots of full rings are up to 3 versions old" in warning
+    assert not read(*free, "learner.max_lag=3").warnings
+    assert not read(*free, "learner.max_lag=2", "ring.full=drop_oldest").warnings
+
+
 def test_what_depends_on_the_machine_or_other_keys_is_filled_in(read):
     settings = read(MINIMAL, "learner.batch_slots=9", "ring.slots=4", cores=5).config
     assert (settings.producers.count, settings.supervisor.min_producers) == (5, 3)
