@@ -180,7 +180,8 @@ def picture(status: dict[str, Any]) -> Group:
         processes.add_column(heading)
     for heading in ("pid", "cpu", "core", "memory"):
         processes.add_column(heading, justify="right")
-    for process in status["processes"]:
+    # A low terminal cuts off the end, and producers may be many.
+    for process in sorted(status["processes"], key=lambda process: process["role"] == "producer"):
         processes.add_row(
             f"{process['role']} {process['index']}",
             process["state"],
@@ -190,9 +191,8 @@ def picture(status: dict[str, Any]) -> Group:
             _show(process["core"], "d"),
             f"{process['resident_bytes'] / 2**20:.0f} MiB",
         )
-    parts: list[Any] = [title, facts, times, processes]
-    parts += [Text(f"warning: {warning}", "yellow") for warning in status.get("warnings", ())]
-    return Group(*parts)
+    warnings = [Text(f"warning: {warning}", "yellow") for warning in status.get("warnings", ())]
+    return Group(title, *warnings, facts, times, processes)
 
 
 def _show(value: Any, form: str, missing: str = "-") -> str:

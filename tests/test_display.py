@@ -228,3 +228,13 @@ def test_rates_know_when_the_run_began(monkeypatch):
     reporter._rates({"steps": 0, "cpu": 0.0}, seconds=0.0)
     now += 9.0
     assert reporter._rates({"steps": 500, "cpu": 4.5}, seconds=1.0) == {"steps": 500.0, "cpu": 0.5}
+
+
+def test_what_a_low_terminal_cuts_off_is_producers():
+    (producer,) = report()["processes"]
+    crowd = [producer | {"index": index} for index in range(30)] + [producer | {"role": "learner"}]
+    console = Console(file=io.StringIO(), width=80, height=24, force_terminal=True, no_color=True)
+    console.print(display.picture(report(processes=crowd)))
+    seen = "\n".join(console.file.getvalue().splitlines()[:23])
+    assert "learner 0" in seen
+    assert "cores are shared" in seen
