@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 import config as configuration
 from consumers import checkpoint
+from consumers.diagnostics import finite
 from consumers.models import PolicyModel
 from producers.program import Program, ProgramError
 from sims.loader import EVALUATE, Simulator, SimulatorError, Worlds, load, world_seeds
@@ -112,15 +113,16 @@ def play(
 
 def summarize(scores: Sequence[float], lengths: Sequence[int], unfinished: int) -> dict[str, Any]:
     """Number, mean, standard deviation and 95 % interval (Student's t) of the scores, and the mean length.
-    With `unfinished` episodes the mean is of the shorter ones."""
+    With `unfinished` episodes the mean is of the shorter ones; with a score that is not finite there is none.
+    """
     n = len(scores)
-    mean = statistics.fmean(scores) if n else None
+    mean = statistics.fmean(scores) if n and all(map(math.isfinite, scores)) else None
     sd = low = high = None
     if mean is not None and n > 1:
         sd = statistics.stdev(scores)
         half = student_t(n - 1) * sd / math.sqrt(n)
         low, high = mean - half, mean + half
-    return {
+    figures = {
         "mean": mean,
         "sd": sd,
         "n": n,
@@ -131,6 +133,7 @@ def summarize(scores: Sequence[float], lengths: Sequence[int], unfinished: int) 
         "length": statistics.fmean(lengths) if n else None,
         "unfinished": unfinished,
     }
+    return finite(figures)
 
 
 def student_t(freedom: int) -> float:

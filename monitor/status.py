@@ -227,6 +227,11 @@ def quantile(bins: Sequence[int], share: float) -> int | None:
     return len(bins) - 1
 
 
+def _figure(value: float | None) -> str:
+    """An evaluation that ran out of time may have no mean, and one episode has no interval."""
+    return "-" if value is None else f"{value:.2f}"
+
+
 def summary_line(status: dict[str, Any]) -> str:
     """One line that says how a run went."""
     score, lag = status["score"], status["lag"]
@@ -240,8 +245,9 @@ def summary_line(status: dict[str, Any]) -> str:
         parts.append(f"solved at {status['solved_at_seconds']:.1f} s")
     if evaluated := score["evaluated"]:
         parts.append(
-            f"evaluated {evaluated['mean']:.2f} ({evaluated['low']:.2f} to {evaluated['high']:.2f}, "
-            f"{evaluated['n']} episodes), argmax {evaluated['argmax']['mean']:.2f}"
+            f"evaluated {_figure(evaluated['mean'])} ({_figure(evaluated['low'])} to "
+            f"{_figure(evaluated['high'])}, {evaluated['n']} episodes), "
+            f"argmax {_figure(evaluated['argmax']['mean'])}"
         )
     if lag["mean"] is not None:
         limit = "no limit" if lag["limit"] is None else f"limit {lag['limit']}"

@@ -199,6 +199,15 @@ def test_the_summary_says_how_the_run_went():
     assert "score" not in status.summary_line(nothing_yet())
 
 
+@pytest.mark.parametrize("mean", [7.0, None], ids=["one episode", "none in time"])
+def test_the_summary_line_tells_of_an_evaluation_without_an_interval(mean):
+    one = {"mean": mean, "low": None, "high": None, "n": 0 if mean is None else 1}
+    score = {"mean": None, "best": None, "episodes": 9, "evaluated": {**one, "argmax": one}}
+    said = "-" if mean is None else "7.00"
+    line = status.summary_line(report(state="done", score=score))
+    assert f"evaluated {said} (- to -, {one['n']} episodes), argmax {said}" in line
+
+
 @pytest.mark.parametrize(
     ("bins", "share", "lag"),
     [

@@ -137,6 +137,13 @@ def test_the_interval_is_students():
     assert summarize([5.0], [1], 0)["low"] is None
 
 
+@pytest.mark.parametrize("odd", [float("nan"), float("inf")])
+def test_scores_that_are_no_numbers_leave_a_result_that_is_json(odd):
+    result = summarize([1.0, odd, 2.0], [1, 1, 1], 0)
+    assert (result["mean"], result["low"], result["n"]) == (None, None, 3)
+    json.dumps(result, allow_nan=False)
+
+
 def test_the_interval_covers_the_mean_in_95_of_100_cases():
     rng = np.random.default_rng(0)
     covered = 0
