@@ -43,6 +43,9 @@ class ScoreWindow:
         sums = np.concatenate([[0.0], np.cumsum(known)])
         ends = np.arange(self.window, len(known) + 1)
         means = (sums[ends] - sums[ends - self.window]) / self.window
+        ends, means = ends[np.isfinite(means)], means[np.isfinite(means)]  # a NaN would stay the best
+        if not len(means):
+            return
         self.best = float(means.max() if self.best is None else max(self.best, means.max()))
         if self.goal is None or self.solved:
             return

@@ -91,3 +91,10 @@ def test_a_state_of_another_window_is_refused():
         ScoreWindow(5).load_state_dict(ScoreWindow(10).state_dict())
     with pytest.raises(ValueError, match="0 episodes"):
         ScoreWindow(0)
+
+
+def test_a_score_that_is_no_number_is_forgotten_with_its_window():
+    window = ScoreWindow(2, goal=4.0)
+    window.add([float("nan"), 1.0, 2.0, 3.0])
+    window.add([4.0, 5.0, 6.0, 7.0])
+    assert (window.mean, window.best, window.solved) == (6.5, 6.5, True)
