@@ -93,7 +93,12 @@ void sample_rows(const float *logits, size_t stride, const uint8_t *mask, size_t
                                vec_load(uniform + v * HR_LANES), argmax, &sum[v]);
             memcpy(chosen + v * HR_LANES, &c, sizeof c);
         }
-        for (uint32_t r = 0; r < rows; r++) actions[r * heads + head] = chosen[r];
+        for (uint32_t r = 0; r < rows; r++) {
+            int32_t c = chosen[r];
+            if (mask != NULL && !mask[r * mask_stride + (size_t)c]) /* NaN logits, whose choice means nothing */
+                for (c = 0; c < n - 1 && !mask[r * mask_stride + (size_t)c];) c++;
+            actions[r * heads + head] = c;
+        }
         logits += n;
         if (mask != NULL) mask += n;
     }

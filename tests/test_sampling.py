@@ -228,6 +228,17 @@ def test_a_distribution_that_is_none_gives_nan_and_a_valid_action(choose_with, l
         assert np.isnan(log_prob)
 
 
+def test_an_agent_whose_logits_are_none_takes_an_allowed_action_all_the_same():
+    """A NaN is reported by its log-probability; the simulator must not get what it forbade."""
+    policy = CPolicy(logits_program([3, 2], mask=True), 4)
+    mask = np.uint8([[0, 1, 1, 0, 1], [0, 0, 1, 1, 0], [1, 0, 0, 0, 1], [0, 1, 0, 1, 1]])
+    for argmax in (True, False):
+        actions, log_prob = policy.act(np.full((4, 5), np.nan, np.float32), mask=mask, argmax=argmax)
+        assert mask[np.arange(4), actions[:, 0]].all()
+        assert mask[np.arange(4), 3 + actions[:, 1]].all()
+        assert np.isnan(log_prob).all()
+
+
 def test_argmax_takes_the_likeliest_allowed_choice_and_the_first_of_equals():
     policy = CPolicy(logits_program([3, 2], mask=True), 4)
     obs = np.float32([[1, 3, 2, 0, 0], [5, 5, 5, 1, 2], [9, 3, 4, 2, 1], [1, np.nan, 2, 0, 7]])
