@@ -72,11 +72,13 @@ class Update:
         while epochs < s.epochs:
             epochs, first = epochs + 1, len(rows)
             for part in batch.minibatches(s.minibatches, self.generator):
-                row, view = self._step(batch, fields, part, prior, version)
-                if row is None:
-                    skipped += 1
-                else:
+                # With nothing kept there is no gradient, but an optimizer with momentum would move.
+                kept = batch.kept is None or bool(part.take(batch.kept).any())
+                row, view = self._step(batch, fields, part, prior, version, kept)
+                if row is not None:
                     rows.append(row)
+                elif kept:
+                    skipped += 1
                 if prior is None:
                     views.append((part, view))
             if s.target_kl is not None and _mean(rows[first:])["update_kl"] > s.target_kl:
@@ -142,9 +144,10 @@ class Update:
         return view
 
     def _step(
-        self, batch: Batch, fields: Fields, part: Pieces, prior: View | None, version: int
+        self, batch: Batch, fields: Fields, part: Pieces, prior: View | None, version: int, kept: bool
     ) -> tuple[Tensor | None, View]:
-        """One optimizer step: its figures, or None if something was not finite and nothing moved."""
+        """One optimizer step: its figures, or None if nothing moved, since something was not finite or no
+        step of the minibatch is `kept`."""
         begin = time.perf_counter_ns()
         obs = self._observe(batch, part, batch.horizon + (prior is None))
         steps = fields.take(part)
@@ -156,6 +159,8 @@ class Update:
         if prior is None and self._fresh and not self._bf16:
             self._compare(logits, outcome.view.log_prob, batch, steps, part, version)
         forward = time.perf_counter_ns()
+        if not kept:
+            return None, outcome.view
 
         outcome.backward()
         backward = time.perf_counter_ns()
@@ -215,7 +220,7 @@ class Update:
     @torch.no_grad()
     def _settle(self, batch: Batch, whole: View) -> None:
         """After a batch and before its version is published: running statistics move."""
-        if self.settings.normalize_value:
+        if self.settings.normalize_value and batch.kept_steps:
             count = max(1, batch.kept_steps)
             target = self.values.denormalize(whole.target)
             mean, mean_square = (float(kept_mean(x, batch.kept, count)) for x in (target, target.square()))

@@ -136,6 +136,18 @@ def test_steps_of_too_old_weights_are_not_trained_on():
     assert torch.equal(weights(a), weights(b))
 
 
+@pytest.mark.parametrize("targets", ["batch", "minibatch"])
+def test_a_batch_of_nothing_but_too_old_steps_moves_no_weight_and_tells_no_loss(targets):
+    updater = update(targets=targets, correction="vtrace", normalize_value=True)
+    train(updater, slots())  # the optimizer has momentum from now on
+    before, mean = weights(updater), updater.values.mean
+    figures = train(updater, [Slot(0, version=1), Slot(1, version=2)], version=10, oldest_version=5)
+    assert torch.equal(weights(updater), before)
+    assert updater.values.mean == mean
+    assert (figures["samples"], figures["sgd_steps"], figures["skipped"]) == (0, 0, 0)
+    assert math.isnan(figures["loss_total"])
+
+
 def test_samples_count_every_pass_over_a_valid_step():
     on = slots()
     valid = sum(int(slot.fields["valid"].sum()) for slot in on)
