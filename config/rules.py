@@ -151,11 +151,14 @@ def resolve(config: Config, name: str, cores: int) -> Config:
     pickup = config.weights.pickup
     if pickup == "auto":
         pickup = "slot" if config.exact else "step"
-    schedules = {
+    learner: dict[str, object] = {
         key: schedule.model_copy(update={"steps": config.stop.steps})
         for key in ("learning_rate", "entropy_coef")
         if isinstance(schedule := getattr(config.learner, key), Schedule) and schedule.steps is None
     }
+    if config.exact and config.learner.threads == "auto":
+        # Here and not in the learner: a container's quota is no affinity, and torch would not see it.
+        learner["threads"] = cores
     placement = "producer" if config.policy.placement == "auto" else config.policy.placement
     return config.model_copy(
         update={
@@ -164,6 +167,6 @@ def resolve(config: Config, name: str, cores: int) -> Config:
             "supervisor": config.supervisor.model_copy(update={"min_producers": least}),
             "weights": config.weights.model_copy(update={"pickup": pickup}),
             "policy": config.policy.model_copy(update={"placement": placement}),
-            "learner": config.learner.model_copy(update=schedules),
+            "learner": config.learner.model_copy(update=learner),
         }
     )
