@@ -429,8 +429,11 @@ def test_a_resolved_configuration_is_read_back_as_it_was(
 
 def test_a_learner_whose_producers_sleep_takes_the_cores_that_the_run_may_use(read):
     for mode, threads in (("sync", 3), ("lagged", 3), ("async", "auto")):
-        assert read(MINIMAL, f"mode={mode}", cores=3).config.learner.threads == threads
-    assert read(MINIMAL, "mode=sync", "learner.threads=2", cores=3).config.learner.threads == 2
+        assert read(MINIMAL, f"mode={mode}", "producers.count=1", cores=3).config.learner.threads == threads
+    assert (
+        read(MINIMAL, "mode=sync", "learner.threads=2", "producers.count=1", cores=3).config.learner.threads
+        == 2
+    )
 
 
 def test_the_configuration_cannot_be_changed(read):
