@@ -267,6 +267,11 @@ class Learner(Section):
     max_lag: Natural | None = None
     """Steps of more versions than this are not trained on, only with `staleness.limit: none`; null: all
     are."""
+    nonfinite_steps: Positive = 10
+    """Optimizer steps in a row whose loss or gradient is not finite, after which the learner goes back to
+    the last checkpoint; each is skipped."""
+    nonfinite_rollbacks: Positive = 3
+    """Such returns without a later checkpoint in between, after which the run gives up."""
 
 
 class Weights(Section):
@@ -283,7 +288,9 @@ class Checkpoint(Section):
     interval_seconds: PositiveNumber = 300.0
     """Seconds between checkpoints; one more is written at every end."""
     keep: Positive = 3
-    """Checkpoints kept."""
+    """Newest checkpoints kept; the one with the best score is kept beside them."""
+    retry_seconds: PositiveNumber = 30.0
+    """Seconds after a failed checkpoint until the next try, if `interval_seconds` is longer."""
 
 
 class Stop(Section):
@@ -311,11 +318,15 @@ class Monitor(Section):
     interval_seconds: PositiveNumber = 5.0
     """Seconds between lines of the plain display."""
     log_bytes: Size = 64 * 1024**2
-    """Size at which a log or `metrics.jsonl` is set aside, once."""
+    """Size at which a log, `events.jsonl` or `metrics.jsonl` is set aside and begun anew."""
+    log_files: Positive = 3
+    """Files of each that are kept once they were set aside; older ones are deleted."""
+    log_level: Literal["debug", "info", "warning"] = "info"
+    """Least important messages that reach the terminal and the logs."""
 
 
 class Supervisor(Section):
-    """Start and shutdown."""
+    """Start, restarts and shutdown."""
 
     min_producers: Positive | Auto = "auto"
     """Producers without which the run ends; `auto`: the least that fill a batch, all in `sync` and
@@ -324,6 +335,23 @@ class Supervisor(Section):
     """Deadline for the first version after the start."""
     deadline_seconds: PositiveNumber = 60.0
     """Deadline of a shutdown, evaluation apart."""
+    hung_seconds: PositiveNumber = 60.0
+    """A process without a heartbeat for so long is hung: it is killed and restarted."""
+    stalled_seconds: PositiveNumber = 300.0
+    """So is a process that is stepping, acting or training for so long without progress."""
+    abort_seconds: PositiveNumber = 2.0
+    """Time between the signal that asks a hung process for its stack and the one that kills it."""
+    backoff_seconds: PositiveNumber = 0.5
+    """Delay before the restart of a process that died without progress; doubles with each such death in a
+    row. A process that had made progress restarts at once."""
+    backoff_max_seconds: PositiveNumber = 30.0
+    """Bound on that delay."""
+    max_failures: Positive = 10
+    """Deaths without progress within `failure_seconds` after which a process counts as failed."""
+    failure_seconds: PositiveNumber = 600.0
+    """Span over which deaths without progress are counted."""
+    keep_bad_slots: Natural = 4
+    """Slots set aside whose contents are kept in the run directory, the newest; 0: none."""
 
 
 class Archive(Section):
