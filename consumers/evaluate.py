@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 import config as configuration
-from consumers import checkpoint
+from consumers import checkpoint, shelf
 from consumers.diagnostics import finite
 from consumers.models import PolicyModel
 from producers.program import Program, ProgramError
@@ -53,7 +53,7 @@ class Player:
         """From a run directory's newest checkpoint. Raises CheckpointError, SimulatorError, ProgramError,
         configuration.ConfigError or OSError."""
         config = configuration.load_resolved(run / RESOLVED)
-        saved = checkpoint.load(checkpoint.latest(run / "checkpoints"))
+        saved = checkpoint.load(shelf.latest(run / "checkpoints"))
         model = PolicyModel(Program.decode(bytes.fromhex(saved.state["program"]["encoded"])))
         model.load_state_dict(saved.policy)
         return cls(saved.version, model, load(config.sim.name), config.sim.parameters, config.run.seed)

@@ -205,7 +205,8 @@ class Learner:
             "torch": torch.__version__,
             "time": time.time(),
         }
-        self.checkpoints.submit(Checkpoint(self.version, policy, learner, state))
+        checkpoint = Checkpoint(self.version, policy, learner, state)
+        self.checkpoints.submit(lambda: checkpoint)
 
     def _checkpoint_done(self, size_bytes: int | None, seconds: float) -> None:
         """Called by the checkpoint thread."""

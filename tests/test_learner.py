@@ -14,7 +14,7 @@ from segments import Slot
 
 import config
 from consumers import books as consumers_books
-from consumers import checkpoint, learner
+from consumers import checkpoint, learner, shelf
 from producers.program import build
 from ringbuf import Control, Plan, Ring, Weights, books, segments
 
@@ -179,7 +179,7 @@ def start(tmp_path, monkeypatch):
 def test_version_0_and_its_checkpoint_come_before_any_experience(start):
     run = start()
     assert run.reader.published == 0
-    saved = checkpoint.load(checkpoint.latest(run.folder / "checkpoints"))
+    saved = checkpoint.load(shelf.latest(run.folder / "checkpoints"))
     assert (saved.version, saved.state["steps"]) == (0, 0)
     published = run.reader.read(0)[1]
     first = run.learner.update.program.weights[0]
@@ -321,7 +321,7 @@ def test_a_met_condition_asks_for_a_stop_and_what_is_left_is_dropped(start):
         assert ring.books()["dropped"]["shutdown"] == 1
         assert ring.books()["in_flight"] == 0
         assert books.at_rest(ring.books()) == []
-    assert checkpoint.load(checkpoint.latest(run.folder / "checkpoints")).version == 1
+    assert checkpoint.load(shelf.latest(run.folder / "checkpoints")).version == 1
 
 
 @pytest.mark.parametrize("condition", [{"steps": 1}, {"seconds": 0.001}], ids=["steps", "seconds"])
@@ -364,7 +364,7 @@ def test_after_a_signal_whole_batches_are_trained_and_the_rest_is_dropped(start)
     assert run.reader.published == 2
     assert sum(ring.books()["dropped"]["shutdown"] for ring in run.owned) == 1
     assert sum(ring.books()["in_flight"] for ring in run.owned) == 0
-    saved = checkpoint.load(checkpoint.latest(run.folder / "checkpoints"))
+    saved = checkpoint.load(shelf.latest(run.folder / "checkpoints"))
     assert saved.version == 2
     assert [line["version"] for line in run.lines()] == [1, 2]
 
