@@ -1,6 +1,6 @@
-"""Setting a file aside that has grown: NAME becomes NAME.1, the one that was NAME.1 becomes NAME.2, and so on.
+"""Setting a file aside that has grown: NAME becomes NAME.1, what was NAME.1 becomes NAME.2, and so on.
 
-By renaming, so that nothing is lost: whoever has the file open writes on into NAME.1 until it opens NAME anew.
+By renaming, so that nothing is lost: who has the file open writes on into NAME.1 until it opens NAME anew.
 """
 
 from __future__ import annotations
