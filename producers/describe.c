@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "../ringbuf/plan.h"
+#include "../sims/host.h"
 
 static void print_string(const char *text) {
     putchar('"');
@@ -24,6 +25,16 @@ static void print_named(const char *name, const char *help) {
     print_string(name);
     printf(",\"help\":");
     print_string(help);
+}
+
+/* Bytes of one saved world, the host's part included; 0 if it cannot be saved. */
+static size_t state_bytes(const sim_api *api, const double *values) {
+    sim_host host;
+    const uint64_t seed = 0;
+    if (host_create(&host, api, values, 1, &seed) < 0) return 0;
+    size_t bytes = host_state_bytes(&host, 0);
+    host_destroy(&host);
+    return bytes;
 }
 
 int describe(const sim_api *api, const double *values) {
@@ -62,8 +73,9 @@ int describe(const sim_api *api, const double *values) {
         if (shape.head[i].choices > 0) printf("{\"choices\":%d}", shape.head[i].choices);
         else printf("{\"low\":%.9g,\"high\":%.9g}", (double)shape.head[i].low, (double)shape.head[i].high);
     }
-    printf("],\"mask\":%s,\"save\":%s,\"render_text\":%s,\"render_rgb\":%s}\n", shape.has_mask ? "true" : "false",
-           api->save && api->load && api->state_bytes ? "true" : "false", api->render_text ? "true" : "false",
+    printf("],\"mask\":%s,\"save\":%s,\"state_bytes\":%zu,\"render_text\":%s,\"render_rgb\":%s}\n", shape.has_mask ? "true" : "false",
+           api->save && api->load && api->state_bytes ? "true" : "false", state_bytes(api, values),
+           api->render_text ? "true" : "false",
            api->render_rgb ? "true" : "false");
     return 0;
 }

@@ -176,5 +176,7 @@ def _plan(prepared: Prepared, ring: int) -> Any:
         run_seed=settings.run.seed,
         first_world=ring * prepared.worlds,
         first_agent=ring * settings.producers.agents,
+        # Ahead by K versions, a state between two slots lies on no border of a version.
+        world_state_bytes=spec["state_bytes"] if settings.exact and settings.staleness.exact == 0 else 0,
         params={name: float(value) for name, value in prepared.parameters.items()},
     )

@@ -10,35 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../sims/host.h"
-#include "../sims/rng.h"
-#include "policy.h"
+#include "../ringbuf/state.h"
+#include "rollout_state.h"
 
 #define WAIT_SLICE_NS 100000000ull
-#define NOISE_STREAM 0x6e6f697365ull /* keeps action noise apart from world seeds */
-
-typedef struct rollout {
-    const hr_plan *plan;
-    hr_control *control;
-    hr_ring *ring;
-    const hr_weights *weights;
-    hr_policy *policy;
-    sim_host host;
-
-    float *flat;     /* weights as copied from the channel */
-    uint64_t loaded; /* their version; HR_NONE: none yet */
-
-    size_t row_bytes, mask_bytes, action_bytes; /* of one step of all agents */
-    unsigned char *next_obs;   /* observation to act on: row T of the slot before, or `first_obs` */
-    unsigned char *first_obs;  /* [B, obs] from the worlds' first reset */
-    uint8_t *next_mask;        /* [B, logits] of that observation */
-    float *state;              /* [B, S] recurrent state */
-    uint8_t *reset_before;     /* [B] zero the state before the next step */
-    float *clipped;            /* [B, heads] continuous actions as the simulator gets them */
-    unsigned char *scratch;    /* one payload for segments that are stepped and not written; NULL until needed */
-    unsigned char *ended;      /* [B] host_episode records of one step */
-    uint64_t noise_key, step;  /* step: of every agent of this ring */
-} rollout;
 
 typedef enum outcome { DONE, STOPPED, FAILED } outcome;
 
@@ -291,6 +266,18 @@ static void wait_for_room(rollout *r, hr_claimable why) {
     hr_control_add(r->control, counter, since(&mark));
 }
 
+/* The next producer of this ring, or of this run, goes on from here. */
+static outcome save(rollout *r) {
+    hr_control_pulse(r->control, HR_PHASE_SAVING, r->step, hr_now_ns());
+    return rollout_save(r) == 0 ? DONE : FAILED;
+}
+
+/* In the exact modes a stop falls between two slots, so the run can be taken up from there. */
+static int stop(rollout *r) {
+    hr_control_pulse(r->control, HR_PHASE_STOPPING, r->step, hr_now_ns());
+    return r->plan->state_bytes == 0 || save(r) == DONE ? 0 : 70;
+}
+
 static int stream(rollout *r) {
     for (;;) {
         hr_claimable why = hr_ring_claimable(r->ring);
@@ -301,12 +288,13 @@ static int stream(rollout *r) {
         case HR_WAIT_CREDIT:
         case HR_WAIT_FULL:
         case HR_WAIT_OWNER: wait_for_room(r, why); break;
-        case HR_STOPPED: return 0;
+        case HR_SAVE: done = save(r); break;
+        case HR_STOPPED: return stop(r);
         case HR_EXHAUSTED:
             fprintf(stderr, "ring %u has used up its sequence numbers (2^45); start a new run\n", r->plan->ring);
             return 70;
         }
-        if (done == STOPPED) return 0;
+        if (done == STOPPED) return stop(r);
         if (done == FAILED) return 70;
     }
 }
@@ -331,7 +319,6 @@ int rollout_run(const sim_api *api, const double *params, hr_control *control, h
     for (uint32_t d = 2; d < obs->dims; d++) r.row_bytes *= obs->shape[d];
     r.mask_bytes = agents * plan->logits;
     r.action_bytes = agents * plan->heads * 4;
-    r.noise_key = rng_mix(plan->run_seed ^ NOISE_STREAM);
 
     r.flat = malloc(weights->count * sizeof(float));
     r.first_obs = malloc(r.row_bytes);
@@ -350,19 +337,21 @@ int rollout_run(const sim_api *api, const double *params, hr_control *control, h
         fprintf(stderr, "the policy program cannot be run: %s\n", error);
         return 70;
     }
-    for (uint32_t w = 0; w < plan->worlds; w++)
-        seeds[w] = sim_world_seed(plan->run_seed, plan->first_world + w, 0, HOST_TRAIN);
+    const hr_state_head *saved = hr_state_pending(ring);
+    rollout_seed(&r, saved != NULL ? saved->restart : plan->restart_base + hr_ring_epoch(ring), seeds);
     int status = host_create(&r.host, api, params, (int32_t)plan->worlds, seeds);
     free(seeds);
     if (status < 0) {
         fprintf(stderr, "simulator %s: cannot create %u worlds (%d)\n", plan->sim, plan->worlds, status);
         return status == HOST_MEMORY ? 69 : 70;
     }
+    r.next_obs = r.first_obs;
+    int restored = rollout_restore(&r);
+    if (restored != 0) return restored < 0 ? 70 : stream(&r);
     status = host_reset(&r.host, r.first_obs, plan->has_mask ? r.next_mask : NULL);
     if (status < 0) {
         fprintf(stderr, "simulator %s: world %llu failed at reset (%d)\n", plan->sim, failed_world(&r), status);
         return 70;
     }
-    r.next_obs = r.first_obs;
     return stream(&r);
 }

@@ -24,7 +24,7 @@ const char *const slot_state_names[] = {"none", "free", "writing", "ready", "lea
 const char *const drop_names[] = {"not_written", "overwritten", "bad", "redelivered", "consumed",
                                   "rollback",    "shutdown",    "lag", NULL};
 const char *const claimable_names[] = {"claimable", "wait_credit", "wait_full", "wait_owner",
-                                       "skip",      "stopped",     "exhausted", NULL};
+                                       "skip",      "save",        "stopped",   "exhausted", NULL};
 _Static_assert(sizeof role_names / sizeof *role_names == HR_EVALUATOR + 2, "a name for each role");
 _Static_assert(sizeof state_names / sizeof *state_names == HR_FAILED + 2, "a name for each state");
 _Static_assert(sizeof phase_names / sizeof *phase_names == HR_PHASE_STOPPING + 2, "a name for each phase");

@@ -135,6 +135,9 @@ METHOD(ring_set_owner);
 METHOD(ring_sweep_producer);
 METHOD(ring_sweep_learner);
 METHOD(ring_lower_granted);
+METHOD(ring_request_state);
+METHOD(ring_state);
+METHOD(ring_load_state);
 #undef METHOD
 
 #endif

@@ -268,10 +268,48 @@ static PyObject *bell_wait(PyObject *self, PyObject *args, PyObject *kwargs)
     }
 }
 
+static PyObject *get_settings(PyObject *self, void *unused)
+{
+    (void)unused;
+    hr_control *c = control_mapped(self);
+    return c == NULL ? NULL : PyLong_FromUnsignedLong(hr_control_settings(c));
+}
+
+static PyObject *announce_settings(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    hr_control *c = control_mapped(self);
+    if (c == NULL)
+        return NULL;
+    hr_control_announce_settings(c);
+    Py_RETURN_NONE;
+}
+
+static PyObject *reset_pulse(PyObject *self, PyObject *args)
+{
+    uint32_t index;
+    if (!PyArg_ParseTuple(args, "O&", to_u32, &index) || control_process_at(self, index) == NULL)
+        return NULL;
+    hr_control_reset_pulse(control_mapped(self), index);
+    Py_RETURN_NONE;
+}
+
 static PyObject *get_number(PyObject *self, void *which)
 {
     ControlObject *object = (ControlObject *)self;
     return PyLong_FromLong(which == NULL ? object->segment.fd : (long)object->c.self);
+}
+
+static PyObject *get_directory(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyUnicode_DecodeFSDefault(((ControlObject *)self)->c.directory);
+}
+
+static PyObject *get_pid_namespace(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyLong_FromUnsignedLongLong(((ControlObject *)self)->c.pid_namespace);
 }
 
 static PyObject *get_name(PyObject *self, void *unused)
@@ -286,10 +324,10 @@ static PyObject *get_created(PyObject *self, void *unused)
     return PyFloat_FromDouble((double)((ControlObject *)self)->c.created_unix_ns * 1e-9);
 }
 
-static PyObject *get_run_id(PyObject *self, void *unused)
+static PyObject *get_id(PyObject *self, void *which)
 {
-    (void)unused;
-    return PyBytes_FromStringAndSize((const char *)((ControlObject *)self)->c.run_id, 16);
+    const hr_control *c = &((ControlObject *)self)->c;
+    return PyBytes_FromStringAndSize((const char *)(which == NULL ? c->run_id : c->boot_id), 16);
 }
 
 #define KEYWORDS(function) ((PyCFunction)(void (*)(void))(function))
@@ -313,6 +351,10 @@ static PyMethodDef methods[] = {
     {"pulse", control_pulse, METH_VARARGS, "pulse(phase, progress): heartbeat"},
     {"set_stop", set_stop, METH_VARARGS,
      "set_stop(reason): stores the flag, rings every learner and every ring attached through this object."},
+    {"announce_settings", announce_settings, METH_NOARGS,
+     "Supervisor: the resolved settings were written again; rings the learners."},
+    {"reset_pulse", reset_pulse, METH_VARARGS,
+     "reset_pulse(index): phase, progress and heartbeat as of a process that has not begun."},
     {"request_stop", control_request_stop, METH_VARARGS,
      "Learner: request_stop(reason), for the supervisor to see."},
     {"set_producers_gone", set_producers_gone, METH_NOARGS,
@@ -332,7 +374,11 @@ static PyGetSetDef attributes[] = {
     {"stop", get_stop, NULL, "Why the run is to stop, or None.", NULL},
     {"producers_gone", get_producers_gone, NULL, "All producers are reaped and swept.", NULL},
     {"created_unix", get_created, NULL, "When the block was created, Unix seconds.", NULL},
-    {"run_id", get_run_id, NULL, "16 bytes.", NULL},
+    {"run_id", get_id, NULL, "16 bytes.", NULL},
+    {"boot_id", get_id, NULL, "16 bytes: the kernel's, of the boot in which the block was created.", (void *)1},
+    {"directory", get_directory, NULL, "The run directory's absolute path; '' if the run has none.", NULL},
+    {"pid_namespace", get_pid_namespace, NULL, "Inode of the creator's, in which the table's pids count.", NULL},
+    {"settings", get_settings, NULL, "How often announce_settings() was called.", NULL},
     {"fd", get_number, NULL, "The descriptor it was attached by.", NULL},
     {"self_index", get_number, NULL, "Own index in the process table.", (void *)1},
     {"name", get_name, NULL, "Shared-memory name, '' if attached by descriptor only.", NULL},

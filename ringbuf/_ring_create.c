@@ -48,6 +48,9 @@ static const struct {
     MEMBER(first_world, "Q"),
     MEMBER(first_agent, "Q"),
     MEMBER(start_sequence, "Q"),
+    MEMBER(restart_base, "Q"),
+    MEMBER(world_state_bytes, "Q"),
+    MEMBER(state_bytes, "Q"),
     MEMBER(n_params, "I"),
     MEMBER(param, "64sd"),
 };
@@ -176,11 +179,12 @@ static PyObject *format_control(PyObject *module, PyObject *args)
 {
     int fd;
     uint8_t run_id[16];
+    const char *directory;
     char error[ERROR_BYTES];
     (void)module;
-    if (!PyArg_ParseTuple(args, "iO&", &fd, to_run_id, run_id))
+    if (!PyArg_ParseTuple(args, "iO&s", &fd, to_run_id, run_id, &directory))
         return NULL;
-    return hr_control_format(fd, run_id, error, sizeof error) != 0 ? fail(error) : Py_NewRef(Py_None);
+    return hr_control_format(fd, run_id, directory, error, sizeof error) != 0 ? fail(error) : Py_NewRef(Py_None);
 }
 
 static PyMethodDef functions[] = {
@@ -194,7 +198,7 @@ static PyMethodDef functions[] = {
     {"format_weights", format_weights, METH_VARARGS,
      "Fills a zeroed segment; (fd, count, buffers, program, snapshot bytes, list entries, run id)."},
     {"control_bytes", control_bytes, METH_NOARGS, "Length of a control block."},
-    {"format_control", format_control, METH_VARARGS, "Fills a zeroed segment; (fd, run id)."},
+    {"format_control", format_control, METH_VARARGS, "Fills a zeroed segment; (fd, run id, directory)."},
     {0}};
 
 int add_create(PyObject *module)

@@ -2,6 +2,7 @@
 #include "_ring.h"
 #include "books.h"
 #include "learner.h"
+#include "state.h"
 
 #include <string.h>
 
@@ -218,6 +219,53 @@ static PyObject *get_number(PyObject *self, void *which)
     }
 }
 
+static PyObject *ring_slot_range(PyObject *self, PyObject *args)
+{
+    uint64_t sequence;
+    RingObject *ring = ring_as(self, AS_ANYBODY);
+    if (ring == NULL || !PyArg_ParseTuple(args, "O&", to_u64, &sequence))
+        return NULL;
+    const hr_ring *r = &ring->r;
+    return Py_BuildValue("(KK)", (unsigned long long)(r->data_offset + sequence % r->slots * r->stride_bytes),
+                         (unsigned long long)r->plan.payload_bytes);
+}
+
+static PyObject *ring_header(PyObject *self, PyObject *args)
+{
+    uint64_t sequence;
+    RingObject *ring = ring_as(self, AS_ANYBODY);
+    if (ring == NULL || !PyArg_ParseTuple(args, "O&", to_u64, &sequence))
+        return NULL;
+    hr_slot *slot = hr_ring_slot(&ring->r, sequence);
+    uint64_t word = atomic_load_explicit(&slot->word, memory_order_seq_cst); /* C5: the rest belongs to it */
+    hr_state state = hr_word_state(word) <= HR_BAD ? hr_word_state(word) : 0;
+    PyObject *dict = PyDict_New(), *name = PyTuple_GetItem(state_strings, (Py_ssize_t)state); /* borrowed */
+    const struct {
+        const char *name;
+        _Atomic uint64_t *at;
+    } rest[] = {{"oldest_version", &slot->oldest_version}, {"newest_version", &slot->newest_version},
+                {"valid_steps", &slot->valid_steps},       {"episodes", &slot->episodes},
+                {"commit_ns", &slot->commit_ns},           {"epoch", &slot->epoch}};
+    int bad = dict == NULL || name == NULL || PyDict_SetItemString(dict, "state", name) != 0 ||
+              put(dict, "sequence", hr_word_sequence(word)) != 0 ||
+              put(dict, "deliveries", hr_word_deliveries(word)) != 0 || put(dict, "owner", hr_word_owner(word)) != 0;
+    for (size_t i = 0; !bad && i < sizeof rest / sizeof *rest; i++) {
+        PyObject *number = number_or_none(atomic_load_explicit(rest[i].at, memory_order_relaxed)); /* C5 */
+        bad = number == NULL || PyDict_SetItemString(dict, rest[i].name, number) != 0;
+        Py_XDECREF(number);
+    }
+    if (bad)
+        Py_CLEAR(dict);
+    return dict;
+}
+
+static PyObject *get_state_sequence(PyObject *self, void *unused)
+{
+    (void)unused;
+    RingObject *ring = ring_as(self, AS_ANYBODY);
+    return ring == NULL ? NULL : number_or_none(hr_state_sequence(&ring->r));
+}
+
 static PyObject *get_outstanding(PyObject *self, void *unused)
 {
     (void)unused;
@@ -282,6 +330,19 @@ static PyMethodDef methods[] = {
      "`listed` holds (ring, sequence, ...) of the published version; other rings' entries are passed over."},
     {"lower_granted_to_head", ring_lower_granted, METH_NOARGS,
      "-> bool: takes back the credit of a producer that does not run"},
+    {"request_state", ring_request_state, METH_VARARGS,
+     "request_state(sequence): the producer is to save its state before it writes `sequence`; its bell rings. "
+     "RingError if the plan keeps no state."},
+    {"state", ring_state, METH_NOARGS,
+     "-> bytes: a copy of the saved state. RingError if there is no complete one, or it changed meanwhile."},
+    {"load_state", ring_load_state, METH_VARARGS,
+     "load_state(bytes): before the producer is started; it goes on from there. RingError if it is of another "
+     "plan."},
+    {"slot_range", ring_slot_range, METH_VARARGS,
+     "slot_range(sequence) -> (offset, bytes) of that slot's payload within the segment's file"},
+    {"header", ring_header, METH_VARARGS,
+     "header(sequence) -> dict: what stands in the header of the slot where `sequence` lives; the sequence in it "
+     "may be another"},
     {0}};
 static PyGetSetDef attributes[] = {
     {"plan", get_plan, NULL, "ringbuf.plan.Plan", NULL},
@@ -291,6 +352,8 @@ static PyGetSetDef attributes[] = {
     {"learner", get_number, NULL, "Number of the learner given to attach().", (void *)3},
     {"sequence", get_number, NULL, "Producer: the next sequence to be written.", (void *)4},
     {"outstanding", get_outstanding, NULL, "granted - start - done, from the words.", NULL},
+    {"state_sequence", get_state_sequence, NULL,
+     "The sequence that the saved state goes on from; None: there is none, or it is being written.", NULL},
     {"name", get_text, NULL, "Shared-memory name, '' if attached by descriptor only.", NULL},
     {"last_failure", get_text, NULL, "Of lease(): 'lost', 'torn' or None.", (void *)1},
     {0}};

@@ -1,6 +1,7 @@
 /* Methods of Ring for its three sides: producer, owner learner, supervisor. */
 #include "_ring.h"
 #include "learner.h"
+#include "state.h"
 #include "sweep.h"
 
 #include <string.h>
@@ -171,7 +172,44 @@ PyObject *ring_ring_producer(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+PyObject *ring_request_state(PyObject *self, PyObject *args)
+{
+    uint64_t sequence;
+    RingObject *ring = ring_as(self, AS_LEARNER);
+    if (ring == NULL || !PyArg_ParseTuple(args, "O&", to_u64, &sequence))
+        return NULL;
+    if (ring->r.plan.state_bytes == 0)
+        return fail("the ring keeps no state");
+    hr_state_request(&ring->r, sequence);
+    Py_RETURN_NONE;
+}
+
+PyObject *ring_state(PyObject *self, PyObject *args)
+{
+    (void)args;
+    RingObject *ring = ring_as(self, AS_LEARNER | AS_PRODUCER);
+    PyObject *bytes = ring == NULL ? NULL
+                                   : PyBytes_FromStringAndSize(NULL, (Py_ssize_t)ring->r.plan.state_bytes);
+    if (bytes != NULL && !hr_state_copy(&ring->r, PyBytes_AsString(bytes))) {
+        Py_DECREF(bytes);
+        return fail("the ring holds no complete state");
+    }
+    return bytes;
+}
+
 /* ---- supervisor ---- */
+
+PyObject *ring_load_state(PyObject *self, PyObject *args)
+{
+    Py_buffer state;
+    char error[ERROR_BYTES];
+    RingObject *ring = ring_as(self, AS_SUPERVISOR);
+    if (ring == NULL || !PyArg_ParseTuple(args, "y*", &state))
+        return NULL;
+    int result = hr_state_load(&ring->r, ring->segment.fd, state.buf, (size_t)state.len, error, sizeof error);
+    PyBuffer_Release(&state);
+    return result != 0 ? fail(error) : Py_NewRef(Py_None);
+}
 
 PyObject *ring_set_owner(PyObject *self, PyObject *args)
 {

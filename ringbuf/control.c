@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 static hr_control_fixed geometry(uint64_t *total_bytes)
 {
@@ -29,11 +30,24 @@ uint64_t hr_control_bytes(void)
     return total;
 }
 
-int hr_control_format(int fd, const uint8_t run_id[16], char *error, size_t capacity)
+/* 0 where the kernel does not tell, which then agrees with itself. */
+static uint64_t pid_namespace(void)
+{
+    struct stat facts;
+    return stat("/proc/self/ns/pid", &facts) == 0 ? (uint64_t)facts.st_ino : 0;
+}
+
+int hr_control_format(int fd, const uint8_t run_id[16], const char *directory, char *error, size_t capacity)
 {
     uint64_t total;
     int huge;
     hr_control_fixed f = geometry(&total);
+    if (strlen(directory) >= sizeof f.directory || (directory[0] != '\0' && directory[0] != '/'))
+        return hr_fail(error, capacity, "control block: the run directory needs an absolute path of at most "
+                                        "%zu bytes, not '%s'",
+                       sizeof f.directory - 1, directory);
+    strcpy(f.directory, directory);
+    f.pid_namespace = pid_namespace();
     void *base = hr_segment_populate(fd, total, &huge, error, capacity);
     if (base == NULL)
         return -1;
@@ -59,7 +73,10 @@ int hr_control_attach(hr_control *c, int fd, uint32_t self, char *error, size_t 
     hr_control_fixed *f = hr_segment_load(fd, HR_KIND_CONTROL, sizeof *f, &head, error, capacity);
     if (f == NULL)
         return -1;
-    int same = memcmp(f, &expected, sizeof expected) == 0 && head.total_bytes == total;
+    const size_t identity = offsetof(hr_control_fixed, pid_namespace);
+    int same = memcmp(f, &expected, identity) == 0 && head.total_bytes == total &&
+               memchr(f->directory, '\0', sizeof f->directory) != NULL;
+    memcpy((char *)&expected + identity, (const char *)f + identity, sizeof expected - identity);
     free(f);
     if (!same)
         return hr_fail(error, capacity, "control block: geometry of another build: run make build");
@@ -74,8 +91,11 @@ int hr_control_attach(hr_control *c, int fd, uint32_t self, char *error, size_t 
                       .flags_offset = expected.flags_offset,
                       .bells_offset = expected.bells_offset,
                       .table_offset = expected.table_offset,
-                      .created_unix_ns = head.created_unix_ns};
+                      .created_unix_ns = head.created_unix_ns,
+                      .pid_namespace = expected.pid_namespace};
     memcpy(c->run_id, head.run_id, 16);
+    memcpy(c->boot_id, head.boot_id, 16);
+    memcpy(c->directory, expected.directory, sizeof c->directory);
     return 0;
 }
 
@@ -96,6 +116,19 @@ void hr_control_set_stop(hr_control *c, hr_stop_reason reason)
 {
     /* F1 pairs with F1 in hr_control_stop() */
     atomic_store_explicit(&hr_control_flags(c)->stop, (uint32_t)reason, memory_order_seq_cst);
+    hr_control_ring_all(c);
+}
+
+uint32_t hr_control_settings(const hr_control *c)
+{
+    /* F3 pairs with F3 in hr_control_announce_settings(): who sees the number sees the file */
+    return atomic_load_explicit(&hr_control_flags(c)->settings, memory_order_seq_cst);
+}
+
+void hr_control_announce_settings(hr_control *c)
+{
+    /* F3 pairs with F3 in hr_control_settings(); between C4 and the sleep it is part of C5 */
+    atomic_fetch_add_explicit(&hr_control_flags(c)->settings, 1, memory_order_seq_cst);
     hr_control_ring_all(c);
 }
 
@@ -146,4 +179,12 @@ void hr_control_pulse(hr_control *c, hr_phase phase, uint64_t progress, uint64_t
     atomic_store_explicit(&p->phase, (uint64_t)phase, memory_order_relaxed); /* N1 */
     atomic_store_explicit(&p->progress, progress, memory_order_relaxed);     /* N1 */
     atomic_store_explicit(&p->heartbeat_ns, now_ns, memory_order_relaxed);   /* N1 */
+}
+
+void hr_control_reset_pulse(hr_control *c, uint32_t index)
+{
+    hr_process *p = hr_control_process(c, index);
+    atomic_store_explicit(&p->phase, HR_PHASE_STARTING, memory_order_relaxed); /* N1: its writer is dead */
+    atomic_store_explicit(&p->progress, 0, memory_order_relaxed);              /* N1 */
+    atomic_store_explicit(&p->heartbeat_ns, 0, memory_order_relaxed);          /* N1 */
 }

@@ -11,8 +11,9 @@
 #include "counters.h"
 
 #define HR_MAX_PROCESSES 512
-#define HR_COUNTERS 256 /* uint64 of each process; a learner's lag and age bins follow its named counters */
+#define HR_COUNTERS 512 /* uint64 of each process; a learner's lag and age bins follow its named counters */
 #define HR_GAUGES 64    /* float64 of each process */
+#define HR_DIRECTORY_BYTES 1024 /* of a path, its NUL included */
 
 typedef enum hr_role {
     HR_SUPERVISOR = 1, HR_PRODUCER, HR_LEARNER, HR_SERVER, HR_EXPORTER, HR_RECORDER, HR_EVALUATOR
@@ -46,8 +47,10 @@ typedef struct hr_control { /* one process' view */
     size_t mapped_bytes;
     uint32_t self; /* own index in the process table */
     uint64_t flags_offset, bells_offset, table_offset;
-    uint8_t run_id[16];
+    uint8_t run_id[16], boot_id[16];
     uint64_t created_unix_ns;
+    uint64_t pid_namespace;             /* inode of the creator's; pids mean something in it alone */
+    char directory[HR_DIRECTORY_BYTES]; /* absolute path of the run directory; empty: the run has none */
 } hr_control;
 
 /* Maps the block read-write as process `self`. 0, or -1 with one line in `error`. */

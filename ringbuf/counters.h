@@ -9,6 +9,8 @@
 #define HR_LAG_BINS 130 /* lag 0, 1, ... 128 versions, and more */
 #define HR_AGE_BINS 32  /* age: bin i holds ages below 2^i ms, the last everything longer */
 
+#define HR_NO_SIGNAL 255 /* crash_signal of a producer that found a fault of its simulator and gave up */
+
 #define HR_PRODUCER_COUNTERS(X)                                                                             \
     X(steps)            /* valid agent-steps committed */                                                   \
     X(invalid_steps)    /* agent-steps committed that only reset */                                         \
@@ -27,7 +29,12 @@
     X(wait_answer_ns)                                                                                       \
     X(wait_owner_ns)                                                                                        \
     X(abandoned_steps_stop)   /* of a slot given up at a stop */                                            \
-    X(abandoned_steps_server) /* of a slot given up with its inference server */
+    X(abandoned_steps_server) /* of a slot given up with its inference server */                            \
+    X(crash_signal) /* that killed it, or HR_NO_SIGNAL where it ended itself; 0: none */                     \
+    X(crash_phase)  /* hr_phase in which that happened */                                                   \
+    X(crash_world)  /* number of the world over the whole run, + 1; 0: outside a world */                   \
+    X(crash_seed)   /* of that world */                                                                     \
+    X(crash_step)   /* steps taken since the worlds' seed was set */
 
 #define HR_LEARNER_COUNTERS(X)                                                                              \
     X(version)          /* published; meaningful once `updates` > 0 or ready is set */                      \
@@ -58,7 +65,13 @@
     X(stop_request)      /* hr_stop_reason: the learner asks the supervisor to stop the run */              \
     X(lag_sum)           /* over consumed valid steps */                                                    \
     X(lag_max)                                                                                              \
-    X(age_sum_ns)        /* over consumed slots, commit to lease */
+    X(age_sum_ns)        /* over consumed slots, commit to lease */                                         \
+    X(run_steps)         /* this and the next two: of the surviving lineage, set and not added */           \
+    X(run_updates)                                                                                          \
+    X(run_episodes)                                                                                         \
+    X(nonfinite_steps)   /* of the optimizer that were skipped */                                           \
+    X(examined_slots)    /* at their third delivery */                                                      \
+    X(resumes)           /* from a hot snapshot or a checkpoint */
 
 #define HR_LEARNER_GAUGES(X)                                                                                \
     X(score_mean) X(score_best) X(solved_at_seconds) X(learning_rate) X(entropy_coef)                       \

@@ -58,16 +58,16 @@ _Static_assert(sizeof(hr_bell) == HR_LINE_BYTES && offsetof(hr_bell, waiting) ==
 
 typedef struct hr_ring_fixed {
     uint32_t slots, reserved;
-    uint64_t lines_offset, headers_offset, data_offset, stride_bytes;
+    uint64_t lines_offset, headers_offset, data_offset, stride_bytes, state_offset;
     hr_plan plan;
 } hr_ring_fixed;
-_Static_assert(offsetof(hr_ring_fixed, plan) == 40, "ring header");
+_Static_assert(offsetof(hr_ring_fixed, plan) == 48, "ring header");
 _Static_assert(sizeof(hr_field) == 72 && sizeof(hr_param) == 72, "plan tables");
 _Static_assert(offsetof(hr_plan, sim) == 8 && offsetof(hr_plan, horizon) == 72 &&
                    offsetof(hr_plan, choices) == 100 && offsetof(hr_plan, has_mask) == 292 &&
                    offsetof(hr_plan, payload_bytes) == 320 && offsetof(hr_plan, field) == 344 &&
-                   offsetof(hr_plan, mode) == 344 + 72 * HR_FIELDS && offsetof(hr_plan, param) == 1208 &&
-                   sizeof(hr_plan) == 1208 + 72 * HR_MAX_PARAMS,
+                   offsetof(hr_plan, mode) == 344 + 72 * HR_FIELDS && offsetof(hr_plan, param) == 1232 &&
+                   sizeof(hr_plan) == 1232 + 72 * HR_MAX_PARAMS,
                "plan");
 _Static_assert(offsetof(hr_episode, statistics) == 20, "episode record");
 
@@ -107,14 +107,15 @@ typedef struct hr_lines {
     _Atomic uint64_t pid;
     _Atomic uint64_t overwritten_steps;
     hr_intent_steps producer_steps;
-    uint64_t producer_pad[1];
+    _Atomic uint64_t state_sequence; /* the complete state in the area goes on from here, HR_NONE: none */
     /* The supervisor's */
     _Alignas(HR_LINE_BYTES) _Atomic uint64_t owner; /* number of the learner, HR_NONE: none */
     _Atomic uint64_t dropped_bad, redelivered;
     hr_intent supervisor_intent;
     _Atomic uint64_t dropped_bad_steps;
     hr_intent_steps supervisor_steps;
-    uint64_t owner_pad[7];
+    _Atomic uint64_t state_load; /* 1: the next producer takes the state up; only that producer clears it */
+    uint64_t owner_pad[6];
     /* The owner learner's; `granted` by CAS only, since the supervisor lowers it */
     _Alignas(HR_LINE_BYTES) _Atomic uint64_t granted; /* the producer may claim sequences below */
     _Atomic uint64_t consumed, dropped_rollback, dropped_shutdown, dropped_lag;
@@ -127,7 +128,8 @@ typedef struct hr_lines {
     _Alignas(HR_LINE_BYTES) _Atomic uint64_t consumed_steps;
     _Atomic uint64_t rollback_steps, shutdown_steps, lag_steps;
     hr_intent_steps learner_steps;
-    uint64_t steps_pad[10];
+    _Atomic uint64_t state_request; /* the producer saves before it writes this sequence, HR_NONE: no request */
+    uint64_t steps_pad[9];
 } hr_lines;
 _Static_assert(offsetof(hr_lines, producer_intent) == 32 && offsetof(hr_lines, pid) == 88, "producer line");
 _Static_assert(offsetof(hr_lines, owner) == 128 && offsetof(hr_lines, supervisor_intent) == 152,
@@ -135,6 +137,9 @@ _Static_assert(offsetof(hr_lines, owner) == 128 && offsetof(hr_lines, supervisor
 _Static_assert(offsetof(hr_lines, granted) == 256 && offsetof(hr_lines, learner_intent) == 296 &&
                    offsetof(hr_lines, lease_ns) == 336,
                "learner line");
+_Static_assert(offsetof(hr_lines, state_sequence) == 120 && offsetof(hr_lines, state_load) == 200 &&
+                   offsetof(hr_lines, state_request) == 560,
+               "saved state");
 _Static_assert(offsetof(hr_lines, bell) == 384 && offsetof(hr_lines, consumed_steps) == 512 &&
                    sizeof(hr_lines) == 640,
                "ring lines");
@@ -237,13 +242,17 @@ _Static_assert(sizeof(hr_list_entry) == 24 && offsetof(hr_list, entry) == 64, "l
 typedef struct hr_control_fixed {
     uint32_t processes, learners, counters, gauges;
     uint64_t flags_offset, bells_offset, table_offset, process_bytes;
+    uint64_t pid_namespace;
+    char directory[HR_DIRECTORY_BYTES];
 } hr_control_fixed;
-_Static_assert(sizeof(hr_control_fixed) == 48, "control header");
+_Static_assert(offsetof(hr_control_fixed, pid_namespace) == 48 && sizeof(hr_control_fixed) == 1080,
+               "control header");
 
 typedef struct hr_flags {                          /* the supervisor's */
     _Alignas(HR_LINE_BYTES) _Atomic uint32_t stop; /* hr_stop_reason */
     _Atomic uint32_t producers_gone;
-    uint8_t pad[HR_LINE_BYTES - 8];
+    _Atomic uint32_t settings; /* how often they have been written again */
+    uint8_t pad[HR_LINE_BYTES - 12];
 } hr_flags;
 _Static_assert(sizeof(hr_flags) == HR_LINE_BYTES, "flags");
 

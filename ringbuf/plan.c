@@ -1,6 +1,7 @@
 /* Checking a plan, and the geometry of the segment that holds its slots. */
 #include "geometry.h"
 #include "segment.h"
+#include "state.h"
 
 #include <string.h>
 #include <sys/mman.h>
@@ -40,10 +41,10 @@ static int check_field(const hr_plan *p, uint32_t id, uint64_t *end, char *error
                            HR_MAX_PAYLOAD_BYTES);
     }
     if (bytes != f->bytes || f->offset % HR_ALIGN != 0 || f->offset < *end ||
-        f->offset + f->bytes > p->payload_bytes - HR_ALIGN)
+        f->offset + f->bytes + HR_GUARD_BYTES > p->payload_bytes - HR_ALIGN)
         return hr_fail(error, capacity, "plan: field %u lies at %llu with %llu bytes, which cannot be", id,
                        (unsigned long long)f->offset, (unsigned long long)f->bytes);
-    *end = f->offset + f->bytes;
+    *end = f->offset + f->bytes + HR_GUARD_BYTES;
     return 0;
 }
 
@@ -85,7 +86,7 @@ int hr_plan_check(const hr_plan *p, uint32_t slots, char *error, size_t capacity
         return hr_fail(error, capacity, "plan: payload of %llu bytes, episode records of %u",
                        (unsigned long long)p->payload_bytes, p->episode_bytes);
     uint64_t end = HR_ALIGN;
-    for (uint32_t id = 0; id < HR_FIELDS; id++)
+    for (uint32_t id = 0; id < HR_FIELDS; id++) /* in their order, each behind the guard of the last */
         if (check_field(p, id, &end, error, capacity) != 0)
             return -1;
     uint64_t t = p->horizon, b = p->agents;
@@ -101,6 +102,10 @@ int hr_plan_check(const hr_plan *p, uint32_t slots, char *error, size_t capacity
         (p->state_width != 0) != (p->field[HR_STATE0].dtype != 0) ||
         (p->state_width && !time_major(p, HR_STATE0, b, p->state_width)))
         return hr_fail(error, capacity, "plan: a field does not have the shape that its slot needs");
+    if ((p->world_state_bytes > 0 && p->mode != HR_EXACT) || p->world_state_bytes > HR_MAX_PAYLOAD_BYTES ||
+        p->state_bytes != hr_state_layout_of(p).bytes)
+        return hr_fail(error, capacity, "plan: saved state of %llu bytes, %llu a world",
+                       (unsigned long long)p->state_bytes, (unsigned long long)p->world_state_bytes);
     return 0;
 }
 
@@ -112,7 +117,8 @@ hr_ring_fixed hr_ring_geometry(const hr_plan *p, uint32_t slots, uint64_t *total
     f.headers_offset = f.lines_offset + sizeof(hr_lines);
     f.data_offset = hr_round_up(f.headers_offset + slots * sizeof(hr_slot), page);
     f.stride_bytes = hr_round_up(p->payload_bytes, page);
-    *total_bytes = f.data_offset + slots * f.stride_bytes;
+    f.state_offset = f.data_offset + slots * f.stride_bytes;
+    *total_bytes = f.state_offset + hr_round_up(p->state_bytes, page);
     return f;
 }
 
@@ -135,6 +141,8 @@ int hr_ring_format(int fd, const hr_plan *p, uint32_t slots, const uint8_t run_i
     atomic_init(&lines->producer_intent.sequence, HR_NONE);
     atomic_init(&lines->supervisor_intent.sequence, HR_NONE);
     atomic_init(&lines->learner_intent.sequence, HR_NONE);
+    atomic_init(&lines->state_sequence, HR_NONE);
+    atomic_init(&lines->state_request, HR_NONE);
     hr_slot *headers = (hr_slot *)(base + f.headers_offset);
     for (uint32_t i = 0; i < slots; i++) {
         atomic_init(&headers[i].word, hr_word(hr_first_sequence(start, slots, i), 0, 0, HR_FREE));

@@ -7,17 +7,18 @@
 
 #include <stdint.h>
 
-#define HR_ABI 1u /* of every struct in shared memory and of every native part; raised with any change */
+#define HR_ABI 2u /* of every struct in shared memory and of every native part; raised with any change */
 #define HR_NONE UINT64_MAX
 #define HR_MAX_DIMS 6
 #define HR_MAX_HEADS 16
 #define HR_MAX_PARAMS 64
 #define HR_NAME_BYTES 64
+#define HR_GUARD_BYTES 64u
 
 typedef enum hr_dtype { HR_UINT8 = 1, HR_INT8 = 2, HR_INT32 = 3, HR_FLOAT32 = 4, HR_INT64 = 5 } hr_dtype;
 
-/* The fields of a slot, in this order in memory, each 64-byte aligned, time-major.
- * T = horizon, B = agents, G = groups, S = state_width. */
+/* The fields of a slot, in this order in memory, each 64-byte aligned, time-major. Between two of them lie
+ * HR_GUARD_BYTES or more that belong to nobody (guards.h). T = horizon, B = agents, G = groups, S = state_width. */
 typedef enum hr_field_id {
     HR_OBS = 0,    /* [T+1, B, *obs_shape]: row T is the bootstrap observation */
     HR_ACTION,     /* [T, B, heads] int32 or float32 */
@@ -89,6 +90,11 @@ typedef struct hr_plan {
     uint64_t first_world; /* global index of this ring's world 0 */
     uint64_t first_agent; /* global index of this ring's agent 0 */
     uint64_t start_sequence;
+    uint64_t restart_base; /* deaths of producers before this ring; its epoch is added to it */
+
+    /* Saved state (state.h); 0: none is kept */
+    uint64_t world_state_bytes; /* of one world, the host's part included (sims/host.h) */
+    uint64_t state_bytes;       /* of the whole area */
 
     uint32_t n_params, reserved;
     hr_param param[HR_MAX_PARAMS];

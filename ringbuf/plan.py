@@ -22,6 +22,8 @@ MODES = ("async", "exact")
 FULL = ("block", "drop_oldest", "drop_newest")
 PICKUP = ("step", "slot")
 ALIGN_BYTES = 64  # of every field; a line of that size at either end of the payload holds a stamp
+GUARD_BYTES = 64  # at least, behind every field; they belong to nobody
+STATE_HEAD_BYTES = 64
 EPISODE_BYTES = 20  # hr_episode without its statistics
 MAX_HEADS, MAX_PARAMS, MAX_DIMS, NAME_BYTES = 16, 64, 6, 64
 
@@ -82,6 +84,9 @@ class Plan:
     first_world: int
     first_agent: int
     start_sequence: int
+    restart_base: int
+    world_state_bytes: int
+    state_bytes: int
     params: Mapping[str, float]
 
     @classmethod
@@ -92,10 +97,11 @@ class Plan:
         statistics: int = 0, score: int = 0, unpacked_step_bytes: int, mode: str = "async",
         full: str = "block", pickup: str = "step", lagged_versions: int = 0, producers: int = 1,
         batch_slots: int, ring: int = 0, run_seed: int = 0, first_world: int = 0, first_agent: int = 0,
-        start_sequence: int = 0, params: Mapping[str, float] | None = None,
+        start_sequence: int = 0, restart_base: int = 0, world_state_bytes: int = 0, params: Mapping[str, float] | None = None,
     ) -> Plan:
         """Lays out the slot. Discrete actions have `choices`, one number a head; continuous ones
-        `action_low` and `action_high` of equal length instead. Raises ValueError for what the struct cannot
+        `action_low` and `action_high` of equal length instead. `world_state_bytes` is the size of one saved
+        world (0: no state is kept), `restart_base` what the ring's epoch is added to. Raises ValueError for what the struct cannot
         hold; the rest is checked in C when sizes are asked for or the ring is created (RingError)."""
         params = dict(params or {})
         continuous = not choices
@@ -131,10 +137,14 @@ class Plan:
                 dtype, shape = found
                 size = prod(shape) * DTYPES[dtype][1]
                 fields[name] = Field(name, dtype, shape, offset, size)
-                offset = _round_up(offset + size, ALIGN_BYTES)
+                offset = _round_up(offset + size, ALIGN_BYTES) + GUARD_BYTES
         step_fields = ("action", "logprob", "mask", "reward", "terminated", "truncated", "valid")
         packed_step_bytes = prod(obs_shape) * DTYPES[obs_dtype][1] + sum(
             fields[name].bytes // (horizon * agents) for name in step_fields if name in fields)
+        obs_bytes = agents * prod(obs_shape) * DTYPES[obs_dtype][1]
+        state_parts = (obs_bytes, agents * logits if has_mask else 0, agents, 4 * agents * state_width,
+                       worlds * _round_up(world_state_bytes, 8))
+        state_bytes = STATE_HEAD_BYTES + sum(_round_up(part, ALIGN_BYTES) for part in state_parts)
         return cls(
             sim=sim, horizon=horizon, agents=agents, worlds=worlds, world_agents=world_agents, heads=heads,
             logits=logits, continuous=continuous, choices=tuple(choices), action_low=tuple(action_low),
@@ -144,7 +154,8 @@ class Plan:
             unpacked_step_bytes=unpacked_step_bytes, fields=fields, mode=mode, full=full, pickup=pickup,
             lagged_versions=lagged_versions, producers=producers, batch_slots=batch_slots, ring=ring,
             run_seed=run_seed, first_world=first_world, first_agent=first_agent,
-            start_sequence=start_sequence, params=params)
+            start_sequence=start_sequence, restart_base=restart_base, world_state_bytes=world_state_bytes,
+            state_bytes=state_bytes if world_state_bytes else 0, params=params)
 
     @property
     def obs_dtype(self) -> str:

@@ -2,6 +2,7 @@
 #include "channel.h"
 #include "layout.h"
 #include "segment.h"
+#include "state.h"
 #include "wait.h"
 #include "words.h"
 
@@ -31,6 +32,11 @@ int hr_ring_attach(hr_ring *r, int fd, hr_control *control, char *error, size_t 
     return 0;
 }
 
+uint64_t hr_ring_epoch(const hr_ring *r)
+{
+    return atomic_load_explicit(&hr_ring_lines(r)->epoch, memory_order_relaxed); /* S1: it changes in sweeps */
+}
+
 static hr_claimable waiting_for(const hr_ring *r, hr_claimable reason)
 {
     /* P5 (owner) pairs with O1 */
@@ -49,6 +55,8 @@ hr_claimable hr_ring_claimable(const hr_ring *r)
         if (r->plan.mode != HR_EXACT || s >= granted)
             return HR_STOPPED;
     }
+    if (hr_state_due(r)) /* P5 (request) */
+        return HR_SAVE;
     if (s >= HR_SEQUENCE_END - 2ull * r->slots)
         return HR_EXHAUSTED;
     /* P5 (granted) pairs with G1 */

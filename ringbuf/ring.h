@@ -31,6 +31,7 @@ typedef enum hr_claimable {
     HR_WAIT_OWNER,  /* as the two above, while the ring has no owner */
     HR_SKIP,        /* drop_newest, or drop_oldest on a leased slot: step one segment into a scratch slot,
                        then hr_ring_skip() */
+    HR_SAVE,        /* the learner wants the state as it is now: state.h */
     HR_STOPPED,     /* the stop flag is set */
     HR_EXHAUSTED    /* sequence numbers are used up (2^45 - 2N) */
 } hr_claimable;
@@ -47,7 +48,7 @@ typedef struct hr_ring { /* one process' view */
     size_t mapped_bytes;
     hr_plan plan; /* private copy, checked */
     uint32_t slots;
-    uint64_t stride_bytes, data_offset, headers_offset, lines_offset;
+    uint64_t stride_bytes, data_offset, headers_offset, lines_offset, state_offset;
     uint64_t sequence; /* next to write */
     hr_control *control;
 } hr_ring;
@@ -56,6 +57,9 @@ typedef struct hr_ring { /* one process' view */
  * words. Waits up to a second for the header's ready word. 0, or -1 with one line in `error`. */
 int hr_ring_attach(hr_ring *r, int fd, hr_control *control, char *error, size_t capacity);
 void hr_ring_detach(hr_ring *r);
+
+/* Deaths of producers of this ring so far. */
+uint64_t hr_ring_epoch(const hr_ring *r);
 
 /* May `sequence` be claimed now? Loads only. */
 hr_claimable hr_ring_claimable(const hr_ring *r);

@@ -50,8 +50,8 @@ uint64_t hr_now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }
 
-/* CRC-32C (Castagnoli), bit by bit: it runs over some kilobytes, once an attach. */
-static uint32_t crc32c(uint32_t crc, const void *data, size_t bytes)
+/* Bit by bit: it runs over some kilobytes, once an attach. */
+uint32_t hr_crc32c(uint32_t crc, const void *data, size_t bytes)
 {
     const uint8_t *p = data;
     crc = ~crc;
@@ -68,7 +68,7 @@ static uint32_t checksum(const hr_segment *head, const void *fixed, size_t fixed
     unsigned char bytes[offsetof(hr_segment, ready)];
     memcpy(bytes, head, sizeof bytes);
     memset(bytes + offsetof(hr_segment, crc), 0, sizeof head->crc);
-    return crc32c(crc32c(0, bytes, sizeof bytes), fixed, fixed_bytes);
+    return hr_crc32c(hr_crc32c(0, bytes, sizeof bytes), fixed, fixed_bytes);
 }
 
 /* All zero where the kernel does not tell, which then agrees with itself. */

@@ -10,6 +10,9 @@
 /* Writes one line of `printf` form to `error` and returns -1. */
 __attribute__((format(printf, 3, 4))) int hr_fail(char *error, size_t capacity, const char *format, ...);
 
+/* CRC-32C (Castagnoli) of `bytes` more bytes after those that gave `crc`, which begins as 0. */
+uint32_t hr_crc32c(uint32_t crc, const void *data, size_t bytes);
+
 uint64_t hr_round_up(uint64_t bytes, uint64_t unit);
 uint64_t hr_page_bytes(void);
 

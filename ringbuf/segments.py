@@ -69,11 +69,12 @@ def preflight(total_bytes: int, directory: str = SHM_DIRECTORY, proc: str = "/pr
                 f"(docker run --memory).")
 
 
-def create_control(name: str, run_id: bytes) -> Control:
-    """The control block of a run, attached as process 0."""
+def create_control(name: str, run_id: bytes, directory: str = "") -> Control:
+    """The control block of a run, attached as process 0. `directory`: absolute path of the run directory, at
+    most 1023 bytes; '' for a run without one."""
     fd = _allocate(name, control_bytes())
     try:
-        _ring.format_control(fd, run_id)
+        _ring.format_control(fd, run_id, directory)
         return Control.attach(fd, 0, name, close_fd=True)
     except BaseException:
         _discard(name, fd)

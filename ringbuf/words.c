@@ -24,7 +24,7 @@ int hr_ring_map(hr_ring *r, int fd, hr_control *control, hr_access access, char 
     hr_ring_fixed expected = hr_ring_geometry(&f.plan, f.slots, &total);
     if (head.total_bytes != total || f.lines_offset != expected.lines_offset ||
         f.headers_offset != expected.headers_offset || f.data_offset != expected.data_offset ||
-        f.stride_bytes != expected.stride_bytes)
+        f.stride_bytes != expected.stride_bytes || f.state_offset != expected.state_offset)
         return hr_fail(error, capacity, "ring: geometry of another build: run make build");
     uint64_t bytes = access == HR_ACCESS_PRODUCER || access == HR_ACCESS_LEARNER ? total : f.data_offset;
     uint64_t writable = access == HR_ACCESS_PRODUCER  ? total
@@ -39,6 +39,7 @@ int hr_ring_map(hr_ring *r, int fd, hr_control *control, hr_access access, char 
                    .slots = f.slots,
                    .stride_bytes = f.stride_bytes,
                    .data_offset = f.data_offset,
+                   .state_offset = f.state_offset,
                    .headers_offset = f.headers_offset,
                    .lines_offset = f.lines_offset,
                    .control = control};

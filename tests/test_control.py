@@ -5,11 +5,12 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 import ringbuf
-from ringbuf import Control, RingError
+from ringbuf import Control, RingError, segments
 
 
 def test_a_row_of_the_process_table_is_what_the_supervisor_set(rig):
@@ -183,6 +184,44 @@ def test_the_block_knows_its_run_and_its_age(rig):
     assert run.control.name == run.names[0]
     with pytest.raises(RingError, match="process 512"):
         Control.attach(run.control.fd, 512)
+
+
+def test_the_block_knows_where_its_run_lives(rig):
+    name = segments.name(os.urandom(16), "control")
+    directory = "/runs/" + "x" * 1017
+    created = segments.create_control(name, os.urandom(16), directory)
+    try:
+        seen = Control.attach(created.fd, 7)
+        assert seen.directory == directory
+        assert seen.pid_namespace == os.stat("/proc/self/ns/pid").st_ino
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
+        assert seen.boot_id.hex() == boot_id
+    finally:
+        segments.unlink(name)
+    assert rig().control.directory == ""
+    for impossible in ("runs/here", "/" + "x" * 1023):
+        with pytest.raises(RingError, match="absolute path"):
+            segments.create_control(name, os.urandom(16), impossible)
+
+
+def test_a_reset_pulse_is_that_of_a_process_that_has_not_begun(rig):
+    run = rig()
+    run.process(3).pulse("train", 17)
+    run.control.reset_pulse(3)
+    info = run.control.process(3)
+    assert (info.phase, info.progress, info.heartbeat_ns) == ("starting", 0, 0)
+    with pytest.raises(IndexError):
+        run.control.reset_pulse(512)
+
+
+def test_announced_settings_are_counted_and_wake_the_learner(rig):
+    run = rig()
+    learner = run.process(1)
+    assert learner.settings == 0
+    seen = learner.bell_value(0)
+    run.control.announce_settings()
+    assert learner.bell_wait(0, seen, 0)
+    assert learner.settings == 1
 
 
 def test_a_block_stays_mapped_while_rings_are_attached_through_it(rig):

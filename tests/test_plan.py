@@ -27,7 +27,7 @@ PLANS = st.builds(
     state_width=st.integers(0, 3), statistics=st.integers(1, 5), unpacked_step_bytes=U64,
     full=st.sampled_from(["block", "drop_oldest", "drop_newest"]), pickup=st.sampled_from(["step", "slot"]),
     producers=st.just(3), ring=st.integers(0, 2), batch_slots=st.integers(1, 9), run_seed=U64,
-    first_world=U64, first_agent=U64, start_sequence=st.integers(0, 2**45 - 200),
+    first_world=U64, first_agent=U64, restart_base=U64, start_sequence=st.integers(0, 2**45 - 200),
     params=st.dictionaries(st.text("abc_", min_size=1, max_size=63), st.floats(allow_nan=False)))
 
 
@@ -38,13 +38,14 @@ def test_a_plan_comes_back_from_c_as_it_was(plan):
 
 
 @given(PLANS)
-def test_fields_are_aligned_and_apart_and_leave_room_for_the_stamps(plan):
+def test_fields_are_aligned_and_guarded_and_leave_room_for_the_stamps(plan):
+    """At least 64 bytes behind every field belong to nobody."""
     end = 64
     for field in plan.fields.values():
         assert field.offset % 64 == 0
         assert field.offset >= end
         assert field.bytes == np.prod(field.shape) * np.dtype(field.dtype).itemsize
-        end = field.offset + field.bytes
+        end = field.offset + field.bytes + 64
     assert end <= plan.payload_bytes - 64
     assert plan.payload_bytes % 64 == 0
 
@@ -82,6 +83,11 @@ IMPOSSIBLE = {
     "another horizon than its fields": lambda p: dataclasses.replace(p, horizon=5),
     "agents that are not worlds": lambda p: dataclasses.replace(p, worlds=3),
     "a ring beyond the producers": lambda p: dataclasses.replace(p, ring=1),
+    "fields without a guard between them": lambda p: dataclasses.replace(p, fields=dict(p.fields) | {
+        "action": dataclasses.replace(p.fields["action"], offset=p.fields["action"].offset - 64)}),
+    "a saved state of another size": lambda p: dataclasses.replace(p, mode="exact", world_state_bytes=8),
+    "a saved state without a mode that needs it": lambda p: dataclasses.replace(
+        small_plan(mode="exact", world_state_bytes=8), mode="async"),
     "an exact mode that drops": lambda p: dataclasses.replace(p, mode="exact", full="drop_oldest"),
     "an exact batch that does not divide": lambda p: dataclasses.replace(p, mode="exact", producers=3),
     "a start past the last sequence": lambda p: dataclasses.replace(p, start_sequence=2**45 - 7),
@@ -94,6 +100,16 @@ def test_an_impossible_plan_is_refused(change):
     assert ringbuf.ring_bytes(plan, 4) > 0
     with pytest.raises(RingError, match=r"plan|ring"):
         ringbuf.ring_bytes(change(plan), 4)
+
+
+@given(st.integers(1, 99), st.integers(1, 9), st.integers(0, 3), st.booleans())
+def test_python_and_c_agree_on_the_size_of_a_saved_state(world_state_bytes, worlds, state_width, has_mask):
+    changes = {"worlds": worlds, "state_width": state_width, "has_mask": has_mask, "mode": "exact"}
+    bare, plan = small_plan(**changes), small_plan(**changes, world_state_bytes=world_state_bytes)
+    assert plan.state_bytes >= 64 + worlds * world_state_bytes
+    pages = -(-plan.state_bytes // 4096) * 4096
+    assert ringbuf.ring_bytes(plan, 4) == ringbuf.ring_bytes(bare, 4) + pages
+    assert Plan.unpack(plan.pack()) == plan
 
 
 @pytest.mark.parametrize("changes", [

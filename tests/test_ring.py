@@ -1,5 +1,7 @@
 """What a ring promises its producer, its learner and its supervisor while nobody dies."""
 
+import struct
+
 import numpy as np
 import pytest
 import torch
@@ -114,6 +116,26 @@ def test_a_slot_with_a_wrong_stamp_is_set_aside_and_counted(rig, end):
     assert run.ring.books()["dropped"]["bad"] == 1
     assert books.at_rest(run.ring.books()) == []
     assert not run.ring.drop(0, "bad")  # once
+
+
+def test_a_slot_can_be_dumped_by_who_does_not_map_it(rig):
+    """The supervisor finds payload and header of a slot set aside, and the file holds them."""
+    run = rig(grant=8)
+    producer, learner, raw = run.producer(), run.learner(), run.raw()
+    for _ in range(4):
+        consume(learner, produce(producer))
+    sequence = produce(producer, version=3, valid_steps=11)
+    offset, size = run.ring.slot_range(sequence)
+    assert size == run.ring.plan.payload_bytes
+    assert struct.unpack_from("<Q", raw.bytes, offset)[0] == sequence
+    obs = run.ring.plan.fields["obs"]
+    begin = offset + obs.offset
+    assert raw.bytes[begin:begin + obs.bytes] == bytes([sequence % 251]) * obs.bytes
+    header = run.ring.header(sequence)
+    assert header == header | {"state": "ready", "sequence": sequence, "deliveries": 0, "oldest_version": 3,
+                               "newest_version": 3, "valid_steps": 11, "episodes": 0, "epoch": 0}
+    assert run.ring.header(5)["sequence"] == 5
+    assert run.ring.header(1)["sequence"] == 5, "the slot of 1 has gone on"
 
 
 def test_a_slot_that_survives_its_examination_counts_as_delivered_once(rig):
