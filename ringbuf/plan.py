@@ -97,12 +97,14 @@ class Plan:
         statistics: int = 0, score: int = 0, unpacked_step_bytes: int, mode: str = "async",
         full: str = "block", pickup: str = "step", lagged_versions: int = 0, producers: int = 1,
         batch_slots: int, ring: int = 0, run_seed: int = 0, first_world: int = 0, first_agent: int = 0,
-        start_sequence: int = 0, restart_base: int = 0, world_state_bytes: int = 0, params: Mapping[str, float] | None = None,
+        start_sequence: int = 0, restart_base: int = 0, world_state_bytes: int = 0,
+        params: Mapping[str, float] | None = None,
     ) -> Plan:
         """Lays out the slot. Discrete actions have `choices`, one number a head; continuous ones
         `action_low` and `action_high` of equal length instead. `world_state_bytes` is the size of one saved
-        world (0: no state is kept), `restart_base` what the ring's epoch is added to. Raises ValueError for what the struct cannot
-        hold; the rest is checked in C when sizes are asked for or the ring is created (RingError)."""
+        world (0: no state is kept), `restart_base` what the ring's epoch is added to. Raises ValueError for
+        what the struct cannot hold; the rest is checked in C when sizes are asked for or the ring is created
+        (RingError)."""
         params = dict(params or {})
         continuous = not choices
         heads = len(action_low) if continuous else len(choices)
