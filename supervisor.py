@@ -3,8 +3,8 @@
     python supervisor.py RUN.yaml [section.key=value ...] [--check] [--print-config] [--print-schema]
                          [--plain] [--resume | --fresh]
 
-One process, one thread, no torch, no numpy. `Supervisor.arbitrate` is the loop: reap, judge, advance, report,
-sleep.
+One process, one thread, no torch, no numpy. `Supervisor.arbitrate` is the loop: reap, judge, repair, start,
+advance, report, sleep.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import functools
 import json
 import os
 import resource
-import select
 import signal
 import socket
 import subprocess
@@ -24,13 +23,16 @@ import sys
 import time
 import traceback
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
+from pathlib import Path
 from typing import Any
 
 import config
-from monitor import display, manifest, procfs, rundir, status
+from consumers import shelf
+from monitor import deaths, display, dumps, manifest, procfs, restarts, rundir, status
+from monitor.children import Child, Children, Member
+from monitor.watch import Patience, Pulse, Watch
 from producers import native
 from producers.prepare import Missing, Prepared, Segments, prepare
 
@@ -41,9 +43,9 @@ EXIT_MISSING = 69
 EXIT_INTERNAL = 70
 EXIT_GAVE_UP = 75
 EXIT_SIGNAL = 128  # and the signal's number: a second signal forced the end
-PASSED_ON = (EXIT_CONFIG, EXIT_MISSING, EXIT_GAVE_UP)  # exit codes of children that become the run's own
+PASSED_ON = (EXIT_CONFIG, EXIT_MISSING)  # exit codes of children that no restart would change: the run's own
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # HUP: the terminal is gone
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 DONE_REASONS = ("steps", "seconds", "versions", "score")  # asked for by the run file: the run is done
 
 TICK_SECONDS = 0.1
@@ -52,11 +54,7 @@ LOG_LIMIT_SECONDS = 10.0
 EXPORTER_STOP_SECONDS = 3.0
 STARTING_STOP_SECONDS = 1.0  # a stop waits so long for a producer that is still making its worlds
 EVALUATE_START_SECONDS = 60.0  # importing torch from a slow disk, on top of the evaluation's own deadline
-
-
-# torch's threads wait for each other at every operation. By default they spin: measured at 2 threads on 2
-# cores, with now and then another process on them, that is six times slower than to sleep.
-CHILD_ENVIRONMENT = {"OMP_WAIT_POLICY": "passive"}
+EVALUATIONS = 2  # tries
 
 
 class Phase(Enum):
@@ -69,26 +67,19 @@ class Phase(Enum):
     OVER = auto()
 
 
-@dataclass(frozen=True)
-class Child:
-    """A process of the run. `slot`: its index in the process table; None: it has none."""
-
-    role: str
-    index: int
-    slot: int | None
-    popen: subprocess.Popen[bytes]
-    pidfd: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.role} {self.index}"
-
-
 class Supervisor:
     """Owns the process table of one run, from the first spawn to the last unlink."""
 
-    def __init__(self, prepared: Prepared, directory: rundir.RunDirectory, *, plain: bool):
-        """Takes what the run needs of the machine: port and shared memory. Raises Missing."""
+    def __init__(
+        self,
+        prepared: Prepared,
+        directory: rundir.RunDirectory,
+        *,
+        plain: bool,
+        prepare_again: Callable[[], Prepared],
+    ):
+        """Takes what the run needs of the machine: port and shared memory. `prepare_again`: reads and checks
+        the run file as at the start. Raises Missing."""
         self.prepared = prepared
         self.config = prepared.config
         self.directory = directory
@@ -96,12 +87,14 @@ class Supervisor:
         self.started = time.monotonic()
         self.table = status.Table.of(int(self.config.producers.count))
         # Processes
-        self.children: dict[int, Child] = {}  # by pidfd
-        self.exited: list[Child] = []  # known to be dead, not yet reaped
-        self.killed: set[Child] = set()  # by ourselves
-        self.poll = select.poll()
-        self.signals, self.wakeup = socket.socketpair()
-        self.pending = b""  # signals not yet acted on
+        self.children = Children(directory, native.ROOT)
+        self.members: list[Member] = []
+        self.ended: list[Child] = []  # known to be dead, not yet reaped
+        self.killed: set[Child] = set()  # by ourselves, for good
+        self.signals: list[signal.Signals] = []  # not yet acted on
+        self.ticks = 0
+        self.oom_kills = procfs.oom_kills()
+        # Progress
         # Progress
         self.phase = Phase.RUN
         self.reason = ""  # why the run stops, in the control block's words
@@ -110,11 +103,13 @@ class Supervisor:
         self.message: str | None = None  # what went wrong first
         self.failed = False
         self.evaluate = False
+        self.evaluations = 0  # begun
         self.evaluated: dict[str, Any] | None = None
         self.stopping = self.deadline = self.half_deadline = float("inf")
-        self.next_report = self.next_log_limit = 0.0
+        self.next_tick = self.next_report = self.next_log_limit = 0.0
         # What the run holds
-        self._install_signals()
+        self.prepare_again = prepare_again
+        install_signals()
         # Two descriptors a producer, and some systems allow a process 1024.
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -134,7 +129,7 @@ class Supervisor:
         """
         try:
             self._open()
-            self._spawn_all()
+            self._enlist()
             self.arbitrate()
         except rundir.Unavailable:  # nothing was started
             self._give_back()
@@ -150,7 +145,8 @@ class Supervisor:
         finally:
             self._give_back()
         if self.message is not None:
-            print(f"headrace: {self.message}", file=sys.stderr)
+            with contextlib.suppress(OSError):  # the terminal may be gone
+                print(f"headrace: {self.message}", file=sys.stderr, flush=True)
         return self.code
 
     def _give_back(self) -> None:
@@ -165,6 +161,8 @@ class Supervisor:
         while self.phase is not Phase.OVER:
             self._reap()
             self._judge()
+            self._repair()
+            self._start()
             self._advance()
             self._report()
             self._sleep()
@@ -181,16 +179,6 @@ class Supervisor:
             "address": f"http://{f'[{host}]' if ':' in host else host}:{port}",
             "warnings": self.prepared.warnings,
         }
-
-    def _install_signals(self) -> None:
-        """Signals only write their number into a socket, which ends the loop's sleep."""
-        for end in (self.signals, self.wakeup):
-            end.setblocking(False)
-        signal.set_wakeup_fd(self.wakeup.fileno(), warn_on_full_buffer=False)
-        for number in STOP_SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
-                signal.signal(number, lambda *_: None)
-        self.poll.register(self.signals, select.POLLIN)
 
     def _open(self) -> None:
         """Writes what the processes and later readers need. Raises rundir.Unavailable."""
@@ -225,10 +213,10 @@ class Supervisor:
         )
         rundir.write_json(path / rundir.MANIFEST, made_of, durable=True)
 
-    def _spawn_all(self) -> None:
+    def _enlist(self) -> None:
+        """Fills the process table, the supervisor's own row first; `_start` does the rest."""
         segments, table = self.segments, self.table
-        for ring in segments.rings:
-            ring.set_owner(0)
+        self._enter_table(0, "supervisor", 0, os.getpid(), state="running", epoch=1)
         channel = ["--control", str(segments.control.fd), "--weights", str(segments.weights.fd)]
         every = [*channel, "--rings", ",".join(str(ring.fd) for ring in segments.rings)]
         fds = [segments.control.fd, segments.weights.fd]
@@ -236,139 +224,359 @@ class Supervisor:
         python = [sys.executable, "-m"]
         port = self.endpoint.fileno()
         (exporter,) = table.others
-        self._spawn("exporter", 0, exporter, [*python, "monitor.exporter"], [*every, "--socket", str(port)],
-                    [*all_fds, port])
-        self._spawn("learner", 0, table.learner, [*python, "consumers.learner"], every, all_fds)
+        self._add(
+            Member("exporter", 0, exporter, [*all_fds, port], restarts=restarts.Restarts(gives_up=False)),
+            [*python, "monitor.exporter"],
+            [*every, "--socket", str(port)],
+        )
+        self._add(Member("learner", 0, table.learner, all_fds), [*python, "consumers.learner"], every)
         simulator = ["--sim", str(self.prepared.library)]
         for index, core in enumerate(self.prepared.placement.cores):
             fd = segments.rings[index].fd
             arguments = [*channel, "--ring", str(fd), *simulator, "--core", str(core)]
-            slot = table.producers[index]
-            self._spawn("producer", index, slot, [str(native.PRODUCER)], arguments, [*fds, fd], core)
+            member = Member("producer", index, table.producers[index], [*fds, fd], core)
+            self._add(member, [str(native.PRODUCER)], arguments)
 
-    def _spawn(self, role: str, index: int, slot: int, program: Sequence[str], arguments: Sequence[str],
-               fds: Sequence[int], core: int | None = None) -> None:
-        """Starts a process of the table. `fds` keep their numbers in the child."""
-        identity = ["--role", role, "--index", str(index), "--run", self.config.run.name,
-                    "--dir", str(self.directory.path), "--process", str(slot), "--parent", str(os.getpid())]
-        # The table first: a process may look itself up as soon as it runs.
+    def _add(self, member: Member, program: Sequence[str], arguments: Sequence[str]) -> None:
+        identity = ["--role", member.role, "--index", str(member.index), "--run", self.config.run.name,
+                    "--dir", str(self.directory.path), "--process", str(member.slot),
+                    "--parent", str(os.getpid())]
+        member.command = [*program, *identity, *arguments]
+        self.members.append(member)
+        self.reporter.restarts.setdefault(member.role, 0)
+
+    def _start(self) -> None:
+        """Starts every process that is due."""
+        now = time.monotonic()
+        for member in self.members:
+            if member.due is not None and now >= member.due:
+                self._spawn(member)
+
+    def _spawn(self, member: Member) -> None:
+        """Starts a process of the table: the first, or the next on the same ring with the same arguments."""
         control = self.segments.control
-        control.set_process(slot, role=role, role_index=index, core=core, state="starting", epoch=1)
-        pid = self._start(role, index, slot, [*program, *identity, *arguments], fds)
-        used = procfs.usage(pid)
-        control.set_process(slot, pid=pid, start_time=used.start_ticks if used else 0)
-
-    def _start(
-        self, role: str, index: int, slot: int | None, command: Sequence[str], fds: Sequence[int]
-    ) -> int:
-        """Starts a child in a session of its own, with the run's lock and its own log; returns its pid."""
-        log = self.directory.log(role, index)
+        extra: list[str] = []
+        if member.role == "producer":
+            self._take_back_credit(member)
+        elif member.role == "learner":
+            extra = self._resumption()
+            for ring in self.segments.rings:
+                ring.set_owner(member.index)
+        member.worth, member.began, member.watch = self._worth(member), time.monotonic(), Watch(self.ticks)
+        member.due = None
+        member.lives += 1
+        if member.lives > 1:
+            self.reporter.restarts[member.role] += 1
+        # The table first: a process may look itself up as soon as it runs.
+        control.reset_pulse(member.slot)
+        self._enter_table(
+            member.slot, member.role, member.index, 0, core=member.core, state="starting", epoch=member.lives
+        )
         try:
-            popen = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=native.ROOT,
-                start_new_session=True, pass_fds=(*fds, self.directory.lock_fd),
-                env=CHILD_ENVIRONMENT | os.environ,
-                # Between fork and exec, which is safe with one thread: no child is ever without it.
-                preexec_fn=functools.partial(procfs.die_with_parent, os.getpid()),
+            child = self.children.start(
+                member.role, member.index, [*member.command, *extra], member.fds, member
             )
-        finally:
-            os.close(log)
-        child = Child(role, index, slot, popen, os.pidfd_open(popen.pid))
-        self.children[child.pidfd] = child
-        self.poll.register(child.pidfd, select.POLLIN)
-        self.directory.event(role, index, "started", pid=popen.pid)
-        return popen.pid
+        except OSError as error:  # no memory or no pid to be had: as if it had died at once
+            control.set_process(member.slot, state="exited")
+            why = (error.strerror or str(error)).lower()
+            self._bereave(member, f"{member.name} cannot be started: {why}")
+            return
+        self._enter_table(member.slot, member.role, member.index, child.pid)
+
+    def _enter_table(self, slot: int, role: str, index: int, pid: int, **rest: Any) -> None:
+        used = procfs.usage(pid) if pid else None
+        start_time = used.start_ticks if used else 0
+        self.segments.control.set_process(
+            slot, role=role, role_index=index, pid=pid, start_time=start_time, **rest
+        )
+        self.segments.control.bell_ring(0)
+
+    def _resumption(self) -> list[str]:
+        """What a learner is told of earlier ones. Their hot snapshot it finds by itself; a checkpoint is for
+        when there is none, or none that can be read."""
+        published = self.segments.weights.published
+        checkpoint = shelf.newest_good(self.directory.path / "checkpoints", self._damaged)
+        told = [] if checkpoint is None else ["--resume", str(checkpoint)]
+        return told if published is None else [*told, "--above", str(published)]
+
+    def _damaged(self, text: str) -> None:
+        self.directory.event("supervisor", 0, "checkpoint damaged", message=text)
+        self._warn(text)
 
     # Watching
 
     def _sleep(self) -> None:
-        """Until something happens, at most one tick."""
-        for fd, _ in self.poll.poll(TICK_SECONDS * 1000):
-            if fd in self.children:
-                self.exited.append(self.children[fd])
-            else:
-                self.pending += self.signals.recv(256)
+        """Until something happens, at most until the next tick. Ticks are counted, not measured: a machine
+        that was paused has missed some, and nobody is judged by them."""
+        now = time.monotonic()
+        if now >= self.next_tick:
+            self.ticks += 1
+            self.next_tick = now + TICK_SECONDS
+        phase = "step" if self.phase is Phase.RUN else "stopping"
+        self.segments.control.pulse(phase, self.ticks)
+        ended, signals = self.children.wait(max(0.0, self.next_tick - now))
+        self.ended += ended
+        self.signals += signals
 
     def _reap(self) -> None:
-        while self.exited:
-            child = self.exited.pop()
+        ended, self.ended = self.ended, []
+        for child in ended:
             returncode = self._bury(child)
-            expected = self.phase is not Phase.RUN and returncode == 0
-            if child.role == "evaluator" or child in self.killed or expected:
+            if child in self.killed:
                 continue
-            text = self._how_it_ended(child, returncode)
-            if child.role == "exporter":  # it only looks
-                self.display.say(f"warning: the run goes on without metrics, since {text}")
-                continue
-            self._fail(returncode if returncode in PASSED_ON else EXIT_INTERNAL, text)
+            if child.member is None:
+                self._retry_evaluation(returncode)
+            elif not self._expected(child.member, returncode):
+                self._inquire(child, child.member, returncode)
 
     def _bury(self, child: Child) -> int:
         """Waits for a child that is dead or dying, then repairs what it left half done in shared memory.
 
         Never the other way round: only waitid tells that no store of the dead one is to come.
         """
-        returncode = child.popen.wait()
-        self.poll.unregister(child.pidfd)
-        os.close(child.pidfd)
-        del self.children[child.pidfd]
-        self.directory.event(child.role, child.index, "ended", pid=child.popen.pid, returncode=returncode)
+        returncode = self.children.reap(child)
         control, rings, weights = self.segments.control, self.segments.rings, self.segments.weights
-        if child.slot is not None:
-            control.set_process(child.slot, state="exited" if returncode == 0 else "failed")
+        if child.member is not None:
+            control.set_process(child.member.slot, state="exited")
         if child.role == "producer":
             rings[child.index].sweep_producer()
         elif child.role == "learner":
             consumed = weights.consumed_list() if weights.published is not None else []
             for ring in rings:
-                ring.sweep_learner(child.slot, consumed)
+                ring.sweep_learner(self.table.learner, consumed)
                 ring.set_owner(None)
         control.bell_ring(0)
         return returncode
 
-    def _how_it_ended(self, child: Child, returncode: int) -> str:
-        how = "ended by itself" if returncode == 0 else f"ended with exit code {returncode}"
-        if returncode < 0:
-            how = f"died of {signal.Signals(-returncode).name}"
-        return f"{child.name} (pid {child.popen.pid}) {how}{self._last_words(child.role, child.index)}"
+    def _expected(self, member: Member, returncode: int) -> bool:
+        """Whether a process ended because the run does."""
+        last = {"producer": Phase.RUN, "learner": Phase.STOP_PRODUCERS}
+        return returncode == 0 and member.role in last and self.phase.value > last[member.role].value
+
+    def _inquire(self, child: Child, member: Member, returncode: int) -> None:
+        """A process died that nobody wanted dead: says how, and decides whether the next would fare
+        better."""
+        text = self._report_death(child, member, returncode)
+        never_ran = member.lives == 1 and self.segments.control.process(member.slot).phase == "starting"
+        fatal = (*PASSED_ON, EXIT_GAVE_UP) if member.role == "learner" else PASSED_ON
+        if member.role == "exporter":  # it only looks
+            self._bereave(member, text)
+        elif returncode in fatal or (never_ran and returncode >= 0):
+            member.failed = True
+            self._mark(member, "failed")
+            text += self._last_words(member.role, member.index)
+            self._fail(returncode if returncode in fatal else EXIT_INTERNAL, text)
+        elif member.role == "producer" and self.phase is not Phase.RUN:
+            self._warn(text)  # its ring is in order, and nothing more is to come into it
+        else:
+            self._bereave(member, text)
+
+    def _bereave(self, member: Member, text: str) -> None:
+        """The place of a dead process: filled again at once, after a delay, or no more."""
+        limits, now = self.config.supervisor, time.monotonic()
+        progressed = self._worth(member) != member.worth
+        if member.role == "exporter":
+            progressed = now - member.began > limits.backoff_max_seconds
+        delay = member.restarts.died(now, progressed=progressed, limits=limits)
+        if delay is None:
+            self._give_up(member, text)
+            return
+        member.due = now + delay
+        if delay:
+            self._mark(member, "backoff")
+        self._warn(f"{text}; starts again {f'in {delay:.1f} s' if delay else 'at once'}")
+
+    def _give_up(self, member: Member, text: str) -> None:
+        """A process failed for good; the run goes on without a producer that it can spare."""
+        member.failed = True
+        self._mark(member, "failed")
+        limits = self.config.supervisor
+        text += (
+            f", for the {member.restarts.failures}th time within {limits.failure_seconds:g} s without "
+            f"progress (supervisor.max_failures: {limits.max_failures})"
+        )
+        self.directory.event(member.role, member.index, "gave up", message=text)
+        if member.role == "producer" and self.phase is Phase.RUN:
+            producers = self._of_role("producer")
+            left = [self.segments.rings[one.index].slots for one in producers if not one.failed]
+            why = restarts.enough(
+                left,
+                least=int(limits.min_producers),
+                batch_slots=self.config.learner.batch_slots,
+                exact=self.config.exact,
+                producers=len(producers),
+            )
+            if why is None:
+                self._warn(f"{text}; the run goes on with {len(left)} of {len(producers)} producers")
+                return
+            text = f"{why}: {text}"
+        self._fail(EXIT_GAVE_UP, text + self._last_words(member.role, member.index))
+
+    def _worth(self, member: Member) -> int:
+        """What the work of all its processes has come to: segments of a producer, updates of a learner."""
+        if member.role == "producer":
+            books = self.segments.rings[member.index].books()
+            return books["committed"] + books["not_written"]
+        return self.segments.control.counters(member.slot)["updates"] if member.role == "learner" else 0
+
+    def _mark(self, member: Member, state: str) -> None:
+        """Whom the learner grants credit, and what is shown."""
+        self.segments.control.set_process(member.slot, state=state)
+        self.segments.control.bell_ring(0)
+
+    def _report_death(self, child: Child, member: Member, returncode: int) -> str:
+        """One line, and one event with what the author of a simulator needs to see it happen again."""
+        how = deaths.how(returncode)
+        facts: dict[str, Any] = {"pid": child.pid, "life": member.lives}
+        facts |= {"exit_code": returncode} if returncode >= 0 else {"signal": deaths.signal_name(-returncode)}
+        before, self.oom_kills = self.oom_kills, procfs.oom_kills()
+        if member.watch.found:
+            how += ", since it was hung"
+        elif returncode == -signal.SIGKILL and self.oom_kills > before:
+            facts["out_of_memory"] = True
+            how += ", probably killed for memory"
+        if member.role == "producer":
+            ring = self.segments.rings[member.index]
+            header = ring.header(max(ring.plan.start_sequence, ring.books()["head"] - 1))
+            facts |= {"simulator": self.prepared.spec["name"], "last_slot": header}
+            crash = deaths.Crash.of(self.segments.control.counters(member.slot))
+            if crash is not None:
+                facts |= vars(crash)
+                how += f" {crash}; simulator {facts['simulator']}, last {deaths.last_slot(header)}"
+        self.directory.event(member.role, member.index, "crashed", **facts)
+        return f"{member.name} (pid {child.pid}) {how}"
 
     def _last_words(self, role: str, index: int) -> str:
         lines = self.directory.log_tail(role, index)
         return f"; the end of logs/{role}-{index}.log:\n    " + "\n    ".join(lines) if lines else ""
 
     def _judge(self) -> None:
-        """Reasons to stop, and processes that have come up."""
-        signals, self.pending = self.pending, b""
+        """Signals, reasons to stop, and processes that have come up, or do not, or stand still."""
+        signals, self.signals = self.signals, []
         for number in signals:
-            self._judge_signal(signal.Signals(number))
-        control = self.segments.control
-        for slot in self.table.all:
-            info = control.process(slot)
-            if info.state == "starting" and info.phase != "starting":
-                control.set_process(slot, state="running")
-                control.bell_ring(0)
-        if self.phase is not Phase.RUN:
-            return
-        learner = control.counters(self.table.learner)
-        if learner["stop_request"]:
+            self._judge_signal(number)
+        for member in self.members:
+            if member.child is not None:
+                self._judge_member(member, member.child)
+        learner = self.segments.control.counters(self.table.learner)
+        if self.phase is Phase.RUN and learner["stop_request"]:
             self._begin_stop(self.segments.stop_reasons[learner["stop_request"]])
+
+    def _judge_member(self, member: Member, child: Child) -> None:
+        info, limits = self.segments.control.process(member.slot), self.config.supervisor
+        if info.state == "starting" and info.phase != "starting":
+            self._mark(member, "running" if self.phase is Phase.RUN else "stopping")
+        patience = Patience.of(
+            TICK_SECONDS,
+            start=limits.start_seconds,
+            hung=limits.hung_seconds,
+            stalled=limits.stalled_seconds,
+            abort=limits.abort_seconds,
+        )
+        if member.watch.found:
+            if member.watch.kill_due(self.ticks, patience):
+                child.send_all(signal.SIGKILL)
+        elif self.phase is Phase.RUN:  # a stop has deadlines of its own
+            pulse = Pulse(info.heartbeat_ns, info.progress, info.phase)
+            found = member.watch.look(self.ticks, pulse, patience)
+            if found is not None:
+                self._abort(member, child, found, pulse)
+
+    def _abort(self, member: Member, child: Child, found: str, pulse: Pulse) -> None:
+        """Asks a process that stands still for its stack, which it writes to its log and does not survive."""
+        learner = self.segments.control.counters(self.table.learner)
+        if member.role == "learner" and not learner["ready"]:
+            self._kill([child])  # the next would not come up either
+            limit = f"{self.config.supervisor.start_seconds:g} s (supervisor.start_seconds)"
+            text = f"{member.name} published nothing within {limit}"
+            self._fail(EXIT_INTERNAL, text + self._last_words(member.role, member.index))
             return
-        allowed = self.config.supervisor.start_seconds
-        if not learner["ready"] and time.monotonic() - self.started > allowed:
-            text = f"learner 0 published nothing within {allowed:g} s (supervisor.start_seconds)"
-            self._fail(EXIT_INTERNAL, text + self._last_words("learner", 0))
+        silent = member.watch.silent_ticks(self.ticks) * TICK_SECONDS
+        self.directory.event(
+            member.role, member.index, found, pid=child.pid, phase=pulse.phase, progress=pulse.progress,
+            heartbeat_seconds=round(silent, 1),
+        )
+        self._warn(
+            f"{member.name} (pid {child.pid}): {found} in phase {pulse.phase}, last heartbeat "
+            f"{silent:.1f} s ago; its stack is in logs/{member.role}-{member.index}.log"
+        )
+        self._mark(member, "hung")
+        child.send(signal.SIGABRT)
+        child.send_all(signal.SIGCONT)  # a stopped process gets no signal but this one and SIGKILL
 
     def _judge_signal(self, number: signal.Signals) -> None:
-        """The first stops the run in order, or drops the evaluation; the second forces the end."""
+        """The first stops the run in order, or drops the evaluation; the second forces the end. SIGHUP reads
+        the run file again."""
+        if number == signal.SIGHUP:
+            self._reload()
+            return
+        if number not in STOP_SIGNALS:
+            return
         if self.signalled:
             self.code, self.message = EXIT_SIGNAL + number, f"killed by a second {number.name}"
             self.failed, self.phase = True, Phase.OVER
         elif self.phase is Phase.RUN:
-            self.display.say(f"{number.name}: stopping in order; once more forces the end")
+            self._tell(f"{number.name}: stopping in order; once more forces the end")
             self._begin_stop("signal")
         else:
-            self.display.say(f"{number.name}: no evaluation; once more forces the end")
+            self._tell(f"{number.name}: no evaluation; once more forces the end")
             self.evaluate = False
         self.signalled = True
+
+    def _reload(self) -> None:
+        """Takes over what may change in a run under way, or says why not and changes nothing."""
+        source = Path(self.prepared.document.path)
+        try:
+            if not source.is_file():  # a pipe would be waited for
+                raise config.Unreadable(f"{source}: no such file any more")
+            wanted = self.prepare_again().config
+            changes = config.changes(self.config, wanted)
+            taken = config.take_over(self.config, wanted)
+            rundir.write_text(self.directory.path / rundir.RESOLVED, config.dump_resolved(taken))
+        except (config.ConfigError, config.Unreadable, Missing, OSError) as error:
+            self._warn(f"SIGHUP: {error}; nothing was changed")
+            return
+        self.config = taken
+        self.segments.control.announce_settings()
+        heading = "SIGHUP: settings:" if changes else "SIGHUP: no change"
+        self._tell("\n    ".join([heading, *map(str, changes)]))
+        self.directory.event("supervisor", 0, "settings", changes=[str(change) for change in changes])
+
+    # Repairing
+
+    def _repair(self) -> None:
+        """What must not wait for anybody's restart: credit that nobody uses, slots that were set aside."""
+        for member in self._of_role("producer"):
+            if member.child is None:
+                self._take_back_credit(member)
+        for ring in self.segments.rings:
+            if ring.books()["bad"]:
+                self._free_bad(ring)
+
+    def _take_back_credit(self, member: Member) -> None:
+        """From a producer that does not run: else the whole run waits for it. In the exact modes its slots
+        are due from it alone, and nobody else could use the credit."""
+        if not self.config.exact:
+            self.segments.rings[member.index].lower_granted_to_head()
+
+    def _free_bad(self, ring: Any) -> None:
+        """Keeps the contents of slots that were set aside, and gives the slots back."""
+        for state, sequence, *_ in ring.observe().slots:
+            if state != "bad":
+                continue
+            kept = dumps.dump(
+                ring, sequence, self.directory.path / dumps.FOLDER, self.config.supervisor.keep_bad_slots
+            )
+            header = ring.header(sequence)
+            ring.drop(sequence, "bad")
+            where = None if kept is None else f"{dumps.FOLDER}/{kept.name}"
+            self.directory.event(
+                "supervisor", 0, "slot set aside", ring=ring.index, dump=where, header=header
+            )
+            self._warn(
+                f"ring {ring.index}: slot {sequence} was set aside after {header['deliveries']} deliveries"
+                + (f"; its contents are in {where}" if where else "")
+            )
 
     # Stopping
 
@@ -380,6 +588,12 @@ class Supervisor:
         self.stopping, self.half_deadline, self.deadline = now, now + allowed / 2, now + allowed
         self.reporter.stop_ns = time.monotonic_ns()
         self.segments.control.set_stop(reason)
+        for member in self.members:
+            if member.role == "producer":
+                member.due = None  # nobody would train on what the next one writes
+            if member.child is not None and member.role != "exporter":
+                self._mark(member, "stopping")
+        self.segments.control.set_process(0, state="stopping")
         self.directory.event("supervisor", 0, "stopping", reason=reason)
 
     def _fail(self, code: int, message: str) -> None:
@@ -395,7 +609,7 @@ class Supervisor:
         """The one order of shutdown."""
         now = time.monotonic()
         if self.phase is Phase.STOP_PRODUCERS:
-            if not self._alive("producer"):
+            if not self.children.alive("producer"):
                 self.segments.control.set_producers_gone()
                 self.phase = Phase.STOP_LEARNER
             elif now > self.half_deadline:
@@ -403,55 +617,63 @@ class Supervisor:
             elif now > self.stopping + STARTING_STOP_SECONDS:
                 self._kill(self._starting())
         if self.phase is Phase.STOP_LEARNER:
-            if not self._alive("learner"):
+            if all(member.child is None and member.due is None for member in self._of_role("learner")):
                 self.phase = Phase.EVALUATE
                 if self.evaluate:
                     self._start_evaluation()
             elif now > self.deadline:
                 self._overdue("learner")
         if self.phase is Phase.EVALUATE:
-            running = self._alive("evaluator")
+            running = self.children.alive("evaluator")
             if running and (not self.evaluate or now > self.deadline):
                 self._kill(running)
             elif not running:
                 self._read_evaluation()
                 self.phase = Phase.OVER
 
-    def _alive(self, role: str) -> list[Child]:
-        return [child for child in self.children.values() if child.role == role]
+    def _of_role(self, role: str) -> list[Member]:
+        return [member for member in self.members if member.role == role]
 
     def _starting(self) -> list[Child]:
         """Producers that have not come to their first slot: they see no stop, and have nothing to lose."""
         control = self.segments.control
         return [
-            child
-            for child in self._alive("producer")
-            if child.slot is not None and control.process(child.slot).phase == "starting"
+            member.child
+            for member in self._of_role("producer")
+            if member.child is not None and control.process(member.slot).phase == "starting"
         ]
 
     def _overdue(self, role: str) -> None:
-        """The deadline of a shutdown passed."""
-        overdue = [child for child in self._alive(role) if child not in self.killed]
-        if overdue:
-            names = ", ".join(child.name for child in overdue)
+        """The deadline of a shutdown passed, for processes and for restarts that were to come."""
+        late = [member for member in self._of_role(role) if member.child or member.due is not None]
+        left = [member.child for member in late if member.child and member.child not in self.killed]
+        waiting = [member for member in late if member.due is not None]
+        if left or waiting:
+            names = ", ".join(member.name for member in late)
             limit = f"{self.config.supervisor.deadline_seconds:g} s (supervisor.deadline_seconds)"
             self._fail(EXIT_INTERNAL, f"the shutdown deadline of {limit} passed: killed {names}")
-            self._kill(overdue)
+            self._kill(left)
+            for member in waiting:
+                member.due = None
 
-    def _kill(self, children: Sequence[Child]) -> None:
+    def _kill(self, children: Iterable[Child]) -> None:
         for child in children:
             self.killed.add(child)
-            # Its session is its own: whatever it has forked goes with it.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.popen.pid, signal.SIGKILL)
+            child.send_all(signal.SIGKILL)
 
     def _start_evaluation(self) -> None:
         settings = self.config.evaluate
         self.deadline = time.monotonic() + settings.seconds + EVALUATE_START_SECONDS
-        self.display.say(f"evaluating {settings.episodes} episodes of the sampled and of the argmax policy")
+        self.evaluations += 1
+        self._tell(f"evaluating {settings.episodes} episodes of the sampled and of the argmax policy")
         result = self.directory.path / rundir.EVALUATION
         command = [sys.executable, "-m", "consumers.evaluate", str(self.directory.path)]
-        self._start("evaluator", 0, None, [*command, "--json", str(result)], [])
+        self.children.start("evaluator", 0, [*command, "--json", str(result)])
+
+    def _retry_evaluation(self, returncode: int) -> None:
+        if returncode != 0 and self.evaluate and self.evaluations < EVALUATIONS:
+            self._warn(f"the evaluator {deaths.how(returncode)}; it is started once more")
+            self._start_evaluation()
 
     def _read_evaluation(self) -> None:
         if self.evaluate:
@@ -474,6 +696,13 @@ class Supervisor:
             return "failed"
         return "done" if self.reason in DONE_REASONS else "stopped"
 
+    def _tell(self, text: str) -> None:
+        if self.config.monitor.log_level != "warning":
+            self.display.say(text)
+
+    def _warn(self, text: str) -> None:
+        self.display.say(f"warning: {text}")
+
     def _report(self) -> None:
         now = time.monotonic()
         if now >= self.next_log_limit:
@@ -494,7 +723,7 @@ class Supervisor:
 
     def _kill_all(self, but: str = "") -> None:
         """Kills and reaps what is left, except the role `but`."""
-        left = [child for child in self.children.values() if child.role != but]
+        left = [child for child in self.children if child.role != but]
         self._kill(left)
         for child in left:
             self._bury(child)
@@ -503,9 +732,10 @@ class Supervisor:
         """Frees and counts what is left in the rings. Afterwards nothing may be in flight."""
         problems = []
         for ring in self.segments.rings:
+            self._free_bad(ring)
             for state, sequence, *_ in ring.observe().slots:
-                if state in ("ready", "bad"):
-                    ring.drop(sequence, "bad" if state == "bad" else "shutdown")
+                if state == "ready":
+                    ring.drop(sequence, "shutdown")
             problems += [f"ring {ring.index}: {problem}" for problem in self.segments.audit(ring)]
         if problems:
             self._fail(EXIT_INTERNAL, "the books do not balance: " + "; ".join(problems))
@@ -523,7 +753,7 @@ class Supervisor:
         self.directory.event("supervisor", 0, report["state"], code=self.code)
         self.display.close()
         self.display.say(status.summary_line(report))
-        for exporter in self._alive("exporter"):
+        for exporter in self.children.alive("exporter"):
             exporter.popen.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 exporter.popen.wait(EXPORTER_STOP_SECONDS)
@@ -538,6 +768,15 @@ class Supervisor:
             where = "above"
             traceback.print_exc()
         self._fail(EXIT_INTERNAL, f"internal error, {type(error).__name__}: {error}; see {where}")
+
+
+def install_signals() -> None:
+    """Handlers that do nothing: the number reaches the loop through the wake-up socket of Children."""
+    for number in STOP_SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # set by a shell for what runs in the background
+            signal.signal(number, lambda *_: None)
+    # Also under nohup: a lost terminal does no harm here, and kill -HUP is to work.
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -590,7 +829,8 @@ def start(options: argparse.Namespace) -> int:
         return EXIT_DONE
     directory = rundir.RunDirectory.take(prepared.config.run_dir.absolute(), fresh=options.fresh)
     try:
-        supervisor = Supervisor(prepared, directory, plain=options.plain)
+        again = functools.partial(prepare, options.run, options.overrides)
+        supervisor = Supervisor(prepared, directory, plain=options.plain, prepare_again=again)
     except BaseException:
         directory.release()
         raise

@@ -7,6 +7,7 @@ nothing of the project's.
 
 from config.errors import ConfigError, Unreadable
 from config.explain import describe
+from config.live import Change, changes, take_over
 from config.places import MAX_DEPTH, MAX_VALUES, Mark, Tree, emit, parse_yaml
 from config.reading import MAX_FILE_BYTES, Document, check_agents, check_sim, load, load_resolved, read
 from config.sections import (
@@ -31,6 +32,7 @@ __all__ = [
     "MAX_DEPTH",
     "MAX_FILE_BYTES",
     "MAX_VALUES",
+    "Change",
     "Config",
     "ConfigError",
     "Document",
@@ -49,6 +51,7 @@ __all__ = [
     "Stop",
     "Tree",
     "Unreadable",
+    "changes",
     "check_agents",
     "check_sim",
     "describe",
@@ -60,4 +63,5 @@ __all__ = [
     "parse_yaml",
     "read",
     "schema",
+    "take_over",
 ]

@@ -70,3 +70,27 @@ def cpu_model() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return os.uname().machine
+
+
+def oom_kills(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Processes that the kernel killed for memory: in this process' cgroup, or where that does not tell on
+    the whole machine; 0 where neither does. Only its growth means anything."""
+    for line in _lines(proc / "self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            for counted in _lines(cgroups / path.lstrip("/") / "memory.events"):
+                name, _, value = counted.partition(" ")
+                if name == "oom_kill":
+                    return int(value)
+    for line in _lines(proc / "vmstat"):
+        name, _, value = line.partition(" ")
+        if name == "oom_kill":
+            return int(value)
+    return 0
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,60 @@
+"""What is said of a process that died: how, where in its work, and of what the kernel knows."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ringbuf import PHASES
+
+
+def how(returncode: int) -> str:
+    """`returncode`: the exit code, or minus the signal that killed it."""
+    if returncode == 0:
+        return "ended by itself"
+    return f"ended with exit code {returncode}" if returncode > 0 else f"died of {signal_name(-returncode)}"
+
+
+def signal_name(number: int) -> str:
+    """`SIGSEGV`; a real-time signal has no name of its own."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+@dataclass(frozen=True)
+class Crash:
+    """Where in its work a producer stood, as it wrote down itself when it crashed."""
+
+    phase: str
+    world: int | None
+    """Number of the world over the whole run; None: it was in none."""
+    seed: int
+    """Of that world."""
+    step: int
+    """Steps taken since that seed was set."""
+
+    @classmethod
+    def of(cls, counters: Mapping[str, int]) -> Crash | None:
+        """From a producer's counters; None where it had no time to write anything, as under SIGKILL."""
+        if not counters["crash_signal"]:
+            return None
+        phase, world = counters["crash_phase"], counters["crash_world"]
+        return cls(
+            PHASES[phase] if phase < len(PHASES) else "?",
+            world - 1 if world else None,
+            counters["crash_seed"],
+            counters["crash_step"],
+        )
+
+    def __str__(self) -> str:
+        where = "" if self.world is None else f", world {self.world} (seed {self.seed})"
+        return f"in phase {self.phase}{where}, step {self.step}"
+
+
+def last_slot(header: Mapping[str, Any]) -> str:
+    """A slot's header in a few words."""
+    return f"slot {header['sequence']} ({header['state']}, {header['valid_steps']} valid steps)"
