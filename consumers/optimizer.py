@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterable
 from typing import Protocol
@@ -36,6 +35,7 @@ class Optimizer:
         self._max_norm = settings.max_grad_norm
         self._runs = [_Run(run) for run in _side_by_side(parameters)]
         self._gradients = [run.gradient for run in self._runs]
+        self.norm = math.nan  # of the last gradient, before clipping
         matrices: list[nn.Parameter] = []
         others: list[nn.Parameter] = [run.whole for run in self._runs]
         if settings.optimizer == "muon":
@@ -66,7 +66,8 @@ class Optimizer:
         """Backward has been called on `loss`; moves the parameters and clears their gradients. Returns the
         gradient's norm [] before clipping, or None where it or the loss is not finite: then nothing moves."""
         norm = _norm(self._gradients)
-        finite = math.isfinite(float(norm)) and math.isfinite(float(loss))
+        self.norm = float(norm)
+        finite = math.isfinite(self.norm) and math.isfinite(float(loss))
         if finite:
             if self._max_norm is not None and norm > self._max_norm:
                 torch._foreach_mul_(self._gradients, self._max_norm / (norm + 1e-6))
@@ -74,12 +75,16 @@ class Optimizer:
                 for group in part.param_groups:
                     group["lr"] = learning_rate
                 part.step()
-        torch._foreach_zero_(self._gradients)
+        self.clear()
         return norm if finite else None
 
+    def clear(self) -> None:
+        """Sets the gradients to 0: nothing of what backward added is used."""
+        torch._foreach_zero_(self._gradients)
+
     def state_dict(self) -> list[dict]:
-        """A copy, which later steps leave alone."""
-        return [copy.deepcopy(part.state_dict()) for part in self._parts]
+        """Its tensors are the optimizer's own: to be copied before the next step."""
+        return [part.state_dict() for part in self._parts]
 
     def load_state_dict(self, state: list[dict]) -> None:
         for part, one in zip(self._parts, state, strict=True):

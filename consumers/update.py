@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -48,14 +49,27 @@ class Update:
         self._value_layer = next(op for op in program.ops if op.output == program.value)
         self._normalizer = next((op for op in program.ops if any(not w.trainable for w in op.weights)), None)
         self._most_entropy = sum(math.log(n) for n in program.choices) or math.nan
+        self.nonfinite_steps = 0  # in a row, over all updates; stays once it has reached the settings' limit
+        self.pulse: Callable[[], None] = lambda: None
+        """Called once a minibatch, or a part of a batch of that size."""
 
-    def train(self, batch: Batch, version: int, trained_steps: int) -> dict[str, float]:
+    @property
+    def is_good(self) -> bool:
+        """Whether the last optimizer step was made and the weights are finite."""
+        return self.nonfinite_steps == 0 and bool(self.flat_weights.isfinite().all())
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether so many steps in a row were skipped that training would not find back by itself."""
+        return self.nonfinite_steps >= int(self.settings.nonfinite_steps)
+
+    def train(self, batch: Batch, version: int, trained_steps: int) -> dict[str, Any]:
         """Trains on the batch as the learner of `version`; `trained_steps` is where the schedules stand.
 
         Returns figures, NaN where there is nothing to tell: means over the minibatches that moved the
         weights; `sgd_steps`, how many these are; `skipped`, how many did not because loss or gradient was
-        not finite; `samples`, the kept steps with reuse; `masked`, the valid steps that were not kept; and
-        what docs/metrics.md names beside."""
+        not finite, and `nonfinite` what the last of them was, None: there was none; `samples`, the kept steps
+        with reuse; `masked`, the valid steps that were not kept; and what docs/metrics.md names beside."""
         s = self.settings
         self.learning_rate = value_at(s.learning_rate, trained_steps)
         self.entropy_coef = value_at(s.entropy_coef, trained_steps)
@@ -69,18 +83,24 @@ class Update:
         views: list[tuple[Pieces, View]] = []
         rows: list[Tensor] = []
         epochs = skipped = 0
+        nonfinite: dict[str, Any] | None = None
         while epochs < s.epochs:
             epochs, first = epochs + 1, len(rows)
             for part in batch.minibatches(s.minibatches, self.generator):
                 # With nothing kept there is no gradient, but an optimizer with momentum would move.
                 kept = batch.kept is None or bool(part.take(batch.kept).any())
-                row, view = self._step(batch, fields, part, prior, version, kept)
-                if row is not None:
+                row, moved, view = self._step(batch, fields, part, prior, version, kept)
+                if moved:
                     rows.append(row)
+                    if not self.is_lost:
+                        self.nonfinite_steps = 0
                 elif kept:
                     skipped += 1
+                    self.nonfinite_steps += 1
+                    nonfinite = self._seen(batch, part, row)
                 if prior is None:
                     views.append((part, view))
+                self.pulse()
             if s.target_kl is not None and _mean(rows[first:])["update_kl"] > s.target_kl:
                 break
         whole = _joined(views) if prior is None else prior
@@ -98,7 +118,30 @@ class Update:
             "masked": batch.valid_steps - batch.kept_steps,
             "sgd_steps": len(rows),
             "skipped": skipped,
+            "nonfinite": nonfinite,
         }
+
+    def examine(self, batch: Batch) -> None:
+        """Forward and backward over every step of the batch, in parts no larger than a minibatch, of which
+        nothing stays: whatever in it kills a learner has then killed this one."""
+        fields = self._fields(batch)
+        most = max(1, batch.segments // self.settings.minibatches)
+        size = max(n for n in range(1, most + 1) if batch.segments % n == 0)
+        for i in range(batch.segments // size):
+            part = pieces(torch.tensor([i]), size, self.device)
+            logits, output = self._run(self._observe(batch, part, batch.horizon + 1))
+            self.objective(logits, output, fields.take(part), None, 0.0).backward()
+            self.pulse()
+        self.optimizer.clear()
+
+    def _seen(self, batch: Batch, part: Pieces, row: Tensor) -> dict[str, Any]:
+        """What a skipped step was: its losses and gradient, the learning rate, and the `slots` of the batch,
+        by their place in it, whose segments were in it."""
+        losses = {name: float(x) for name, x in zip(COLUMNS, row, strict=False) if name.startswith("loss_")}
+        slots = sorted({segment // batch.agents for segment in part.segments.tolist()})
+        return {
+            **losses, "grad_norm": self.optimizer.norm, "learning_rate": self.learning_rate, "slots": slots,
+        }  # fmt: skip
 
     def _fields(self, batch: Batch) -> Fields:
         discounts, traces = decays(
@@ -137,6 +180,7 @@ class Update:
             found.append((log_prob, output))
             self.spent_ns["copy"] += copied - begin
             self.spent_ns["forward"] += time.perf_counter_ns() - copied
+            self.pulse()
         begin = time.perf_counter_ns()
         log_prob, output = (torch.cat(x, 1) for x in zip(*found, strict=True))
         view = self._estimator.estimate(log_prob, output, fields)
@@ -145,9 +189,9 @@ class Update:
 
     def _step(
         self, batch: Batch, fields: Fields, part: Pieces, prior: View | None, version: int, kept: bool
-    ) -> tuple[Tensor | None, View]:
-        """One optimizer step: its figures, or None if nothing moved, since something was not finite or no
-        step of the minibatch is `kept`."""
+    ) -> tuple[Tensor, bool, View]:
+        """One optimizer step: its figures, and whether the weights moved. They did not where something was
+        not finite, or no step of the minibatch is `kept`."""
         begin = time.perf_counter_ns()
         obs = self._observe(batch, part, batch.horizon + (prior is None))
         steps = fields.take(part)
@@ -160,19 +204,19 @@ class Update:
             self._compare(logits, outcome.view.log_prob, batch, steps, part, version)
         forward = time.perf_counter_ns()
         if not kept:
-            return None, outcome.view
+            return outcome.figures, False, outcome.view
 
         outcome.backward()
         backward = time.perf_counter_ns()
 
-        norm = self.optimizer.step(outcome.figures[LOSS], self.learning_rate)
-        figures = None if norm is None else torch.cat([outcome.figures, norm.view(1)])
+        moved = self.optimizer.step(outcome.figures[LOSS], self.learning_rate) is not None
+        figures = torch.cat([outcome.figures, outcome.figures.new_tensor([self.optimizer.norm])])
         spent = self.spent_ns
         spent["copy"] += copied - begin
         spent["forward"] += forward - copied
         spent["backward"] += backward - forward
         spent["optimizer"] += time.perf_counter_ns() - backward
-        return figures, outcome.view
+        return figures, moved, outcome.view
 
     def _observe(self, batch: Batch, part: Pieces, rows: int) -> Tensor:
         shape = (rows, part.size, *batch.observations[0].shape[2:])
@@ -246,19 +290,28 @@ class Update:
         return flat[weight.offset : weight.offset + weight.count].view(weight.shape)
 
     def state_dict(self) -> dict[str, Any]:
-        """All but the weights; a copy."""
+        """All but the weights. Some tensors are those in use: to be copied before the next update."""
         return {
             "optimizer": self.optimizer.state_dict(),
             "generator": self.generator.get_state(),
             "values": self.values.state_dict(),
-            "observations": self.observations.state_dict(),
+            "observations": None if self._normalizer is None else self.observations.state_dict(),
+            "nonfinite_steps": self.nonfinite_steps,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes the state's tensors over."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.generator.set_state(state["generator"])
         self.values.load_state_dict(state["values"])
-        self.observations.load_state_dict(state["observations"])
+        if state["observations"] is not None:
+            self.observations.load_state_dict(state["observations"])
+        self.nonfinite_steps = state["nonfinite_steps"]
+
+    @torch.no_grad()
+    def load_weights(self, flat: Tensor) -> None:
+        """Takes float32 [program.count] as the weights."""
+        self.flat_weights.copy_(flat)
 
 
 def _joined(views: list[tuple[Pieces, View]]) -> View:

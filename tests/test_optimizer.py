@@ -1,6 +1,7 @@
 """The optimizers move the weights as published, stay within the gradient bound and refuse what is not
 finite."""
 
+import copy
 from types import SimpleNamespace
 
 import numpy as np
@@ -112,7 +113,7 @@ def test_a_restored_optimizer_goes_on_bit_for_bit(kind):
     for _ in range(3):
         first.step(backward(a), 1e-2)
     b.load_state_dict(a.state_dict())
-    second.load_state_dict(first.state_dict())
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
     for net, optimizer in ((a, first), (b, second)):
         optimizer.step(backward(net), 1e-2)
     for p, q in zip(a.parameters(), b.parameters(), strict=True):

@@ -10,6 +10,7 @@ from segments import Slot
 
 import config
 from consumers.batch import Batch
+from consumers.snapshot import Packer, unpack
 from consumers.update import Update
 from producers.program import build
 
@@ -253,19 +254,6 @@ def test_a_masked_choice_gets_no_probability():
     assert figures["sgd_steps"] == 4
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_a_restored_update_goes_on_bit_for_bit(optimizer):
-    options = {"optimizer": optimizer, "normalize_value": True, "policy": {"normalize_obs": True}}
-    a, b = update(**options), update(seed=9, **options)
-    for _ in range(2):
-        train(a, slots())
-    b.model.load_state_dict(a.model.state_dict())
-    b.load_state_dict(a.state_dict())
-    for u in (a, b):
-        train(u, slots())
-    assert torch.equal(weights(a), weights(b))
-
-
 @pytest.mark.soak  # compiling takes a minute on a busy core
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
 def test_compiled_and_eager_updates_agree():
@@ -291,3 +279,115 @@ def test_an_update_learns_which_action_pays():
     logits, values = updater.model(torch.randn(100, 5))
     assert (logits.argmax(-1) == 2).all()
     assert (values - 1.0).abs().mean() < 0.15
+
+
+def poison(on, slot=0, segment=None):
+    """Makes rewards of a slot NaN: everything that is made of them is."""
+    agents = slice(None) if segment is None else segment
+    on[slot].fields["reward"][:, agents] = np.nan
+    return on
+
+
+def test_skipped_steps_are_counted_in_a_row_over_updates_and_a_good_one_ends_the_row():
+    updater = update(minibatches=2, epochs=2, nonfinite_steps=6)
+    before = weights(updater)
+    figures = train(updater, poison(poison(slots()), 1))
+    assert figures["skipped"] == updater.nonfinite_steps == 4
+    assert not updater.is_good
+    assert not updater.is_lost
+    assert torch.equal(weights(updater), before)
+    train(updater, slots())
+    assert updater.nonfinite_steps == 0
+    assert updater.is_good
+
+
+def test_once_the_row_is_too_long_no_good_step_hides_it():
+    updater = update(minibatches=2, epochs=2, nonfinite_steps=4)
+    train(updater, poison(poison(slots()), 1))
+    assert updater.is_lost
+    train(updater, slots())
+    assert updater.is_lost
+
+
+def test_a_skipped_step_says_what_was_seen_and_in_which_slots():
+    updater = update(minibatches=12, normalize_advantage=False, learning_rate=0.5)
+    seen = train(updater, poison(slots(), 1, segment=2))["nonfinite"]
+    assert seen["slots"] == [1]
+    assert math.isnan(seen["loss_policy"])
+    assert math.isnan(seen["grad_norm"])
+    assert math.isfinite(seen["loss_entropy"])
+    assert seen["learning_rate"] == 0.5
+    assert train(updater, slots())["nonfinite"] is None
+
+
+def test_weights_that_are_no_numbers_are_not_good_whatever_the_steps_said():
+    updater = update()
+    assert updater.is_good
+    updater.flat_weights[3] = torch.inf
+    assert not updater.is_good
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"targets": "minibatch"}, {"loss": "torch"}, {"bf16": True}, {"optimizer": "muon", "epochs": 2},
+     {"normalize_value": True, "policy": {"normalize_obs": True}}],
+    ids=str,
+)  # fmt: skip
+def test_an_examination_changes_nothing_that_training_sees(options):
+    with_it, without = update(**options), update(**options)
+    for seed in range(3):
+        on = [Slot(10 * seed + i) for i in range(2)]
+        examined = Batch(on[:1], device=CPU)
+        with_it.examine(examined)
+        examined.close()
+        for u in (with_it, without):
+            train(u, on, version=seed)
+    assert torch.equal(weights(with_it), weights(without))
+    pack = Packer(1 << 20).pack
+    assert bytes(pack(with_it.state_dict())) == bytes(pack(without.state_dict()))
+
+
+def test_an_examination_looks_at_every_step_forward_and_backward():
+    """A slot that makes trouble in training must make it here."""
+    updater = update(minibatches=4)
+    looked = []
+    updater.objective, run = None, updater.objective
+
+    def spy(logits, output, steps, prior, entropy_coef):
+        outcome = run(logits, output, steps, prior, entropy_coef)
+        looked.append(steps.rewards)
+
+        def backward():
+            outcome.backward()
+            assert updater.optimizer._gradients[0].any()
+
+        return outcome._replace(backward=backward)
+
+    updater.objective = spy
+    on = Slot(3, agents=6)
+    updater.examine(Batch([on], device=CPU))
+    rewards = torch.cat(looked, 1)
+    assert torch.equal(rewards, torch.from_numpy(on.fields["reward"]))
+    assert not updater.optimizer._gradients[0].any()
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("policy", [{}, {"normalize_obs": True}])
+def test_a_state_goes_through_a_snapshot_and_training_goes_on_bit_for_bit(optimizer, policy):
+    options = {"optimizer": optimizer, "normalize_value": True, "policy": policy}
+    a, b = update(**options), update(seed=9, **options)
+    for _ in range(2):
+        train(a, slots())
+    b.load_weights(weights(a))
+    b.load_state_dict(unpack(Packer(1 << 20).pack(a.state_dict())))
+    for u in (a, b):
+        train(u, slots())
+    assert torch.equal(weights(a), weights(b))
+
+
+def test_the_pulse_comes_with_every_minibatch():
+    updater = update(minibatches=4, epochs=3)
+    pulses = []
+    updater.pulse = lambda: pulses.append(1)
+    train(updater, slots(agents=8))
+    assert len(pulses) == 4 + 3 * 4
