@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 
 
@@ -54,19 +55,34 @@ class ScoreWindow:
             self._first_met = int(met[0])
         self.solved = self._first_met is not None and bool(np.any(met >= self._first_met + self.window))
 
+    def retarget(self, window: int, goal: float | None) -> None:
+        """Goes on with another window or goal: both are judged anew from the episodes that are known."""
+        if (window, goal) == (self.window, self.goal):
+            return
+        if window < 1:
+            raise ValueError(f"a window of {window} episodes")
+        known, self._recent = self._recent, np.zeros(0)
+        if window != self.window:
+            self.best = None  # means over fewer episodes scatter more: they do not compare
+        self.window, self.goal, self.solved, self._first_met = window, goal, False, None
+        self.episodes -= len(known)
+        self.add(known)
+
     def state_dict(self) -> dict:
         return {
             "window": self.window,
+            "goal": self.goal,
             "episodes": self.episodes,
             "best": self.best,
             "solved": self.solved,
-            "recent": self._recent.tolist(),
+            "recent": torch.from_numpy(self._recent.copy()),
             "first_met": self._first_met,
         }
 
     def load_state_dict(self, state: dict) -> None:
-        """Raises ValueError where the window is not the one the state was taken with."""
-        if state["window"] != self.window:
-            raise ValueError(f"a score window of {state['window']} episodes in the state, {self.window} here")
-        self.episodes, self.best, self.solved = state["episodes"], state["best"], state["solved"]
-        self._recent, self._first_met = np.array(state["recent"], np.float64), state["first_met"]
+        """Goes on where the state was taken, with the window and goal that it has here."""
+        window, goal = self.window, self.goal
+        self.window, self.goal, self.episodes = state["window"], state["goal"], state["episodes"]
+        self.best, self.solved, self._first_met = state["best"], state["solved"], state["first_met"]
+        self._recent = state["recent"].numpy().copy()
+        self.retarget(window, goal)

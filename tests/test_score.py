@@ -50,7 +50,37 @@ def test_a_restored_window_goes_on_as_if_never_interrupted(scores, cut, window):
     first.add(scores[:cut])
     second.load_state_dict(first.state_dict())
     second.add(scores[cut:])
-    assert second.state_dict() == whole.state_dict()
+    assert facts(second) == facts(whole)
+
+
+def facts(score):
+    state = score.state_dict()
+    return state | {"recent": state["recent"].tolist()}
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    scores=st.lists(st.integers(0, 8), max_size=40),
+    more=st.lists(st.integers(0, 8), max_size=40),
+    before=st.tuples(st.integers(1, 8), st.none() | st.integers(0, 9)),
+    after=st.tuples(st.integers(1, 8), st.none() | st.integers(0, 9)),
+)
+def test_another_window_or_goal_is_judged_by_the_episodes_still_known(scores, more, before, after):
+    score, restored, fresh = ScoreWindow(*before), ScoreWindow(*after), ScoreWindow(*after)
+    score.add(scores)
+    restored.load_state_dict(score.state_dict())
+    score.retarget(*after)
+    assert facts(score) == facts(restored)
+    if before == after:
+        fresh.add(scores)
+    else:
+        fresh.add(scores[-before[0] :])
+    for window in (score, fresh):
+        window.add(more)
+    assert score.episodes == len(scores) + len(more)
+    assert (score.mean, score.solved) == (fresh.mean, fresh.solved)
+    if before[0] != after[0]:
+        assert score.best == fresh.best
 
 
 def test_there_is_no_mean_before_the_window_is_full():
@@ -86,11 +116,12 @@ def test_without_a_goal_nothing_is_ever_solved():
     assert not score.solved
 
 
-def test_a_state_of_another_window_is_refused():
-    with pytest.raises(ValueError, match="10 episodes"):
-        ScoreWindow(5).load_state_dict(ScoreWindow(10).state_dict())
-    with pytest.raises(ValueError, match="0 episodes"):
-        ScoreWindow(0)
+@pytest.mark.parametrize("window", [0, -1])
+def test_a_window_of_no_episodes_is_refused(window):
+    with pytest.raises(ValueError, match="episodes"):
+        ScoreWindow(window)
+    with pytest.raises(ValueError, match="episodes"):
+        ScoreWindow(5).retarget(window, None)
 
 
 def test_a_score_that_is_no_number_is_forgotten_with_its_window():
