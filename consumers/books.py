@@ -2,64 +2,78 @@
 it.
 
 Counters and gauges in shared memory (their names are in ringbuf/counters.h), a line of metrics.jsonl an
-update, and events.jsonl for what is out of the ordinary."""
+update, and events.jsonl for what is out of the ordinary.
+
+Two kinds of sums. Those of the surviving lineage (`steps`, `updates`, `score` ...) step back with a
+roll-back. Those of the run's life never do. Both stand in the hot snapshot as they are after the batch that
+made it, and go into the shared counters only once that is published: a learner that is killed in between
+leaves counters that its successor sets right.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import json
-import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from consumers.diagnostics import age_bin, finite, lag_counts
+from consumers.journal import Journal, append
 from consumers.score import ScoreWindow
 from ringbuf import AGE_BINS, LAG_BINS, LEARNER_GAUGES, Control, Lease
 
-FLUSH_SECONDS = 1.0
-
-
-@contextlib.contextmanager
-def _though_the_disk_is_full() -> Iterator[None]:
-    """Lets a line be lost rather than the training."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
+BATCH_COUNTERS = (
+    "slots", "steps", "episodes", "lag_sum", "lag_max", "age_sum_ns", "updates", "sgd_steps", "samples",
+    "dropped_lag_steps", "nonfinite_batches", "nonfinite_steps", "copy_ns", "forward_ns", "backward_ns",
+    "optimizer_ns", "rollbacks",
+)  # fmt: skip
+LINEAGE = ("steps", "updates", "sgd_steps", "samples", "solved_at_seconds")
 
 
 class Books:
     """Kept by the learner's main thread; `count`, `set` and `event` may be called from any."""
 
-    def __init__(self, control: Control, folder: Path, index: int, score: ScoreWindow):
+    def __init__(
+        self, control: Control, folder: Path, index: int, score: ScoreWindow, journal: Journal | None = None
+    ):
+        """`journal`: metrics.jsonl; None: one without limit in `folder`."""
         self.score = score
         self.steps = 0  # valid agent-steps consumed
         self.updates = 0
         self.sgd_steps = 0  # optimizer steps
         self.samples = 0  # valid agent-steps trained on, with reuse
-        self.lag_max = 0
-        self.first_commit_ns: int | None = None  # CLOCK_MONOTONIC; where the run's seconds begin
         self.solved_at_seconds: float | None = None
+        self.seconds_before = 0.0  # of earlier attempts of the run
+        self.first_commit_ns: int | None = None  # CLOCK_MONOTONIC; where this attempt's seconds begin
+        self.journal = journal or Journal(folder / "metrics.jsonl", 2**63, 1)
         self._control, self._index = control, index
-        self._metrics = (folder / "metrics.jsonl").open("a", buffering=1 << 16)
         self._events = folder / "events.jsonl"
-        self._flushed = time.monotonic()
         self._times: dict[str, int] = {}  # how often an event of a kind has happened
+        # Of the run's life. What is in shared memory already: a learner may take up the books of a dead one.
+        counters = control.counters(control.self_index)
+        self._life = {name: counters[name] for name in BATCH_COUNTERS}
+        self._lags, self._ages = (np.array(bins, np.int64) for bins in control.bins(control.self_index))
 
     @property
     def seconds(self) -> float:
-        """Since the first slot was committed; 0 before."""
-        return 0.0 if self.first_commit_ns is None else (time.monotonic_ns() - self.first_commit_ns) / 1e9
+        """Wall time since the first slot was committed, over all attempts of the run; 0 before."""
+        now = 0 if self.first_commit_ns is None else time.monotonic_ns() - self.first_commit_ns
+        return self.seconds_before + now / 1e9
 
-    def consumed(self, leases: Sequence[Lease], version: int, leased_ns: int) -> dict[str, float]:
-        """Enters the slots of one batch, trained by the learner of `version`, before they are given back:
-        steps, lags, ages and finished episodes. Returns the batch's own figures."""
+    def enter(
+        self,
+        leases: Sequence[Lease],
+        version: int,
+        leased_ns: int,
+        figures: Mapping[str, Any],
+        spent_ns: Mapping[str, int],
+    ) -> dict[str, float]:
+        """Enters one batch, trained by the learner of `version`: steps, lags, ages, finished episodes, and
+        the `figures` of the update. Nothing shows before `post`. Returns the batch's own figures."""
         counts, lag_sum, lag_max, age_sum = np.zeros(LAG_BINS, np.int64), 0, 0, 0
         scores = []
         for lease in leases:
@@ -78,39 +92,61 @@ class Books:
                 lag_max = max(lag_max, largest)
             age = max(0, leased_ns - lease.commit_ns)
             age_sum += age
-            self._control.age_add(age_bin(age, AGE_BINS))
-            episodes = lease.episodes()
-            scores.append(episodes["statistics"][:, lease.plan.score])
-        for lag in np.flatnonzero(counts).tolist():
-            self._control.lag_add(lag, int(counts[lag]))
+            self._ages[age_bin(age, AGE_BINS)] += 1
+            scores.append(lease.episodes()["statistics"][:, lease.plan.score])
+        self._lags += counts
         steps = int(counts.sum())
         self.steps += steps
-        self.lag_max = max(self.lag_max, lag_max)
+        self.updates += 1
+        self.sgd_steps += figures["sgd_steps"]
+        self.samples += figures["samples"]
         self.score.add(np.concatenate(scores))
-        self.count(slots=len(leases), steps=steps, episodes=sum(map(len, scores)))
-        self.count(lag_sum=lag_sum, age_sum_ns=age_sum)
-        self.set(lag_max=self.lag_max)
+        if self.score.solved and self.solved_at_seconds is None:
+            self.solved_at_seconds = self.seconds
+        life = self._life
+        life["lag_max"] = max(life["lag_max"], lag_max)
+        more_life = {
+            "slots": len(leases),
+            "steps": steps,
+            "episodes": sum(map(len, scores)),
+            "lag_sum": lag_sum,
+            "age_sum_ns": age_sum,
+            "updates": 1,
+            "sgd_steps": figures["sgd_steps"],
+            "samples": figures["samples"],
+            "dropped_lag_steps": figures["masked"],
+            "nonfinite_batches": int(figures["skipped"] > 0),
+            "nonfinite_steps": figures["skipped"],
+            **{f"{phase}_ns": ns for phase, ns in spent_ns.items()},
+        }
+        for name, n in more_life.items():
+            life[name] += n
         return {
             "lag_mean": lag_sum / steps if steps else float("nan"),
             "lag_max": lag_max,
             "age_seconds": age_sum / 1e9 / len(leases),
         }
 
-    def trained(self, version: int, figures: Mapping[str, Any], spent_ns: Mapping[str, int]) -> None:
-        """Enters one update, which made `version`: counters, gauges and a line of metrics.jsonl."""
-        self.updates += 1
-        self.sgd_steps += figures["sgd_steps"]
-        self.samples += figures["samples"]
-        if self.score.solved and self.solved_at_seconds is None:
-            self.solved_at_seconds = self.seconds
-        self.count(
-            updates=1,
-            sgd_steps=figures["sgd_steps"],
-            samples=figures["samples"],
-            dropped_lag_steps=figures["masked"],
-            nonfinite_batches=int(figures["skipped"] > 0),
-            **{f"{phase}_ns": ns for phase, ns in spent_ns.items()},
-        )
+    def rolled_back(self) -> None:
+        """Enters a return to an earlier checkpoint, as `enter` does a batch."""
+        self._life["rollbacks"] += 1
+
+    def post(self) -> None:
+        """Puts the sums into shared memory. The version that they belong to has been published."""
+        self.set(**self._life)
+        self.set(run_steps=self.steps, run_updates=self.updates, run_episodes=self.score.episodes)
+        shown = self._control.bins(self._control.self_index)
+        ours = zip((self._control.lag_add, self._control.age_add), (self._lags, self._ages), shown, strict=True)
+        for add, wanted, found in ours:
+            missing = wanted - np.array(found, np.int64)
+            for i in np.flatnonzero(missing > 0).tolist():
+                add(i, int(missing[i]))
+        score = {"score_mean": self.score.mean, "score_best": self.score.best}
+        for name, value in {**score, "solved_at_seconds": self.solved_at_seconds}.items():
+            self._control.gauge_set(name, float("nan") if value is None else value)
+
+    def tell(self, version: int, figures: Mapping[str, Any], spent_ns: Mapping[str, int]) -> None:
+        """Tells of one update, which made `version`: gauges, a line of metrics.jsonl, events."""
         self.set(last_update_unix_ns=time.time_ns())
         line = {
             "version": version,
@@ -127,18 +163,12 @@ class Books:
         for name in LEARNER_GAUGES:
             if line.get(name) is not None:
                 self._control.gauge_set(name, line[name])
-        with _though_the_disk_is_full():
-            self._metrics.write(json.dumps(finite(line)) + "\n")
-            if time.monotonic() - self._flushed > FLUSH_SECONDS:
-                self._metrics.flush()
-                self._flushed = time.monotonic()
-        if figures["skipped"]:
-            self._seldom("nonfinite", version=version, minibatches=figures["skipped"])
+        self.journal.add(json.dumps(finite(line)))
         if figures["logprob_error_max"] > figures["logprob_tolerance"]:
             facts = {name: figures[name] for name in ("logprob_error_max", "logprob_tolerance")}
-            self._seldom("logprob_mismatch", version=version, **facts)
+            self.seldom("logprob_mismatch", version=version, **facts)
 
-    def _seldom(self, event: str, **facts: Any) -> None:
+    def seldom(self, event: str, **facts: Any) -> None:
         """The 1st, 2nd, 4th, 8th ... event of its kind: what happens at every update must not fill the
         disk."""
         self._times[event] = times = self._times.get(event, 0) + 1
@@ -146,7 +176,7 @@ class Books:
             self.event(event, times=times, **facts)
 
     def count(self, **amounts: int) -> None:
-        """Adds to counters."""
+        """Adds to counters that stand by themselves, at once."""
         for name, n in amounts.items():
             self._control.counter_add(name, n)
 
@@ -158,17 +188,36 @@ class Books:
     def event(self, event: str, **facts: Any) -> None:
         """One line of events.jsonl, which all processes append to."""
         line = {"time": time.time(), "role": "learner", "index": self._index, "event": event, **facts}
-        fd = os.open(self._events, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            with _though_the_disk_is_full():
-                os.write(fd, (json.dumps(finite(line)) + "\n").encode())
-        finally:
-            os.close(fd)
+        append(self._events, json.dumps(finite(line)) + "\n")
 
-    def close(self) -> None:
-        """Writes what metrics.jsonl still lacks."""
-        with _though_the_disk_is_full():
-            self._metrics.close()
+    def retarget(self, window: int, goal: float | None) -> None:
+        """Another window or goal of the score."""
+        self.score.retarget(window, goal)
+        if not self.score.solved:
+            self.solved_at_seconds = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a snapshot."""
+        return {
+            "lineage": {name: getattr(self, name) for name in LINEAGE},
+            "score": self.score.state_dict(),
+            "life": dict(self._life),
+            "lags": torch.from_numpy(self._lags.copy()),
+            "ages": torch.from_numpy(self._ages.copy()),
+        }
+
+    def load_state_dict(self, state: dict[str, Any], *, life: bool) -> None:
+        """Takes over the sums of a lineage; with `life` those of the run's life as well, unless shared memory
+        knows of more already."""
+        for name in LINEAGE:
+            setattr(self, name, state["lineage"][name])
+        self.score.load_state_dict(state["score"])
+        if life:
+            self._life = {name: max(n, state["life"][name]) for name, n in self._life.items()}
+            self._lags, self._ages = (
+                np.maximum(ours, state[name].numpy())
+                for name, ours in (("lags", self._lags), ("ages", self._ages))
+            )
 
     def summary(self) -> dict[str, Any]:
         """For a checkpoint's state.json."""
@@ -180,4 +229,9 @@ class Books:
             "seconds": self.seconds,
             "score": {"mean": self.score.mean, "best": self.score.best, "episodes": self.score.episodes},
             "solved_at_seconds": self.solved_at_seconds,
+            "lag": {
+                "bins": self._lags.tolist(),
+                "sum": self._life["lag_sum"],
+                "max": self._life["lag_max"],
+            },
         }

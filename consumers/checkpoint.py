@@ -64,7 +64,8 @@ class Writer:
     """
 
     def __init__(self, checkpoints: Path, keep: int, done: Callable[[int | None, float], None]):
-        self._checkpoints, self._keep, self._done = checkpoints, keep, done
+        self.keep = keep
+        self._checkpoints, self._done = checkpoints, done
         self._thread: threading.Thread | None = None
         self.failure: str | None = None
         """Why the last attempt failed, one line; None: it did not."""
@@ -80,17 +81,18 @@ class Writer:
         self._thread = threading.Thread(target=self._save, args=(build,), name="checkpoint")
         self._thread.start()
 
-    def wait(self) -> None:
-        """Returns when nothing is under way."""
+    def wait(self, seconds: float | None = None) -> None:
+        """Returns when nothing is under way, or after so many seconds."""
         if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+            self._thread.join(seconds)
+            if not self._thread.is_alive():
+                self._thread = None
 
     def _save(self, build: Callable[[], Checkpoint]) -> None:
         start, size = time.monotonic(), None
         self.failure = "not finished"
         try:
-            size = save(self._checkpoints, build(), self._keep)
+            size = save(self._checkpoints, build(), self.keep)
             self.failure = None
         except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
             self.failure = str(error)

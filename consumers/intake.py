@@ -2,43 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from ringbuf import MAX_PROCESSES, Control, Lease, Ring, RingError
+from ringbuf import MAX_PROCESSES, Control, Lease, Ring
 from ringbuf.admission import RingView, exact_batch, exact_grant, gate, grants
 
 RUNNING = ("starting", "running")  # states of a producer that will use the credit it gets
+LAST_DELIVERY = 3  # a learner that dies with a slot at this delivery leaves it set aside
+
+
+class SetAside(Exception):
+    """A slot of an exact mode's batch was torn or killed its learners: the batch cannot be had any more."""
 
 
 class Intake:
     """Grants and leases by the rules of docs/architecture.md; what they decide is in ringbuf/admission.py.
 
-    Async: `limit` bounds the lag (None: no bound, then the rings' own size is all that holds producers back).
-    Exact modes: batch n holds the same sequences of every ring, acted with version max(0, n - lag).
+    Async: `limit` bounds the lag (None: no bound, then the rings' own size is all that holds producers back);
+    slots acted by versions below `floor` are dropped. Exact modes: batch n holds the same sequences of every
+    ring, counted from `bases`, acted with version max(0, n - lag); what lies before the bases is dropped.
     """
 
-    def __init__(self, rings: Sequence[Ring], control: Control, limit: int | None):
+    def __init__(
+        self,
+        rings: Sequence[Ring],
+        control: Control,
+        limit: int | None,
+        examine: Callable[[Lease], None] = lambda lease: None,
+    ):
+        """`examine` is given a slot at its last delivery, before it is trained on beside others."""
         self.rings = rings
+        self.floor = 0
+        self.bases: list[tuple[int, int]] = []  # exact modes: (sequence, version) of each ring
+        self.exact = rings[0].plan.mode == "exact"
         self._plan = rings[0].plan
+        self._at = {ring.index: i for i, ring in enumerate(rings)}
         self._control = control
-        self._exact = self._plan.mode == "exact"
         self._limit = limit
-        self._bases: list[tuple[int, int]] = []  # exact modes: (sequence, version) of each ring
+        self._examine = examine
         self._leases: list[Lease] = []  # of a batch that a torn slot left incomplete
+        self._untested: list[Lease] = []  # of these
         self._processes: dict[int, int] = {}  # ring to its producer's index in the process table
 
     def begin(self, version: int) -> None:
-        """Exact modes: what each ring writes first belongs to batch `version`."""
-        if self._exact:
-            self._bases = [(ring.plan.start_sequence, version) for ring in self.rings]
-            for ring, base in zip(self.rings, self._bases, strict=True):
+        """What the rings write first belongs to batch `version`."""
+        self.bases = [(ring.plan.start_sequence, version) for ring in self.rings]
+
+    def abandon(self, version: int) -> None:
+        """What is in flight, or has credit already, belongs to a policy that `version` has taken the place
+        of: it will be dropped."""
+        if self.exact:
+            self.bases = [(ring.observe().granted, version) for ring in self.rings]
+        else:
+            self.floor = version
+
+    def announce(self) -> None:
+        """Exact modes: tells the producers where the batches begin; the version is published by then."""
+        if self.exact:
+            for ring, base in zip(self.rings, self.bases, strict=True):
                 ring.set_base(*base)
 
     def grant(self, version: int) -> None:
         """Gives the producers all the credit that is due while `version` is the published one."""
+        self._drop_abandoned()
         plan = self._plan
-        if self._exact:
-            for ring, base in zip(self.rings, self._bases, strict=True):
+        if self.exact:
+            for ring, base in zip(self.rings, self.bases, strict=True):
                 bound = exact_grant(version, *base, plan.lagged_versions, plan.producers, plan.batch_slots)
                 ring.grant(bound - ring.observe().granted)
         elif plan.full == "block":
@@ -47,7 +76,7 @@ class Intake:
                 [ring.outstanding for ring in self.rings],
                 [ring.observe().granted - ring.plan.start_sequence for ring in self.rings],
                 slots,
-                [self._runs(ring.index) for ring in self.rings],
+                [self.runs(ring.index) for ring in self.rings],
                 plan.batch_slots,
                 sum(slots) if self._limit is None else self._limit,  # no bound: as much as the rings hold
             )
@@ -55,36 +84,37 @@ class Intake:
                 self.rings[i].grant()
 
     def lease(self, version: int) -> list[Lease] | None:
-        """The batch of `version`, in its order, or None: not yet. Raises RingError where a slot is torn
-        that the batch cannot do without."""
+        """The batch of `version`, in its order, or None: not yet. Raises SetAside."""
         while True:
-            wanted = self._exact_batch(version) if self._exact else self._gate(version)
+            wanted = self._exact_batch(version) if self.exact else self._gate(version)
             if wanted is None:
                 return None
-            if all(self._take(ring, sequence) for ring, sequence in wanted):
-                batch, self._leases = self._leases, []
+            # Slots at their last delivery come first: the others are not there when one of them kills.
+            if all(self._take(ring, sequence) for _, ring, sequence in sorted(wanted)):
+                batch, self._leases = sorted(self._leases, key=self._place), []
+                self._untested.clear()
                 return batch
 
-    def _take(self, ring: int, sequence: int) -> bool:
-        """Leases one slot. False: it is torn, or lost to a producer that drops the oldest; what was leased
-        before stays, and the batch is filled up with others."""
-        lease = self.rings[ring].lease(sequence)
-        if lease is None:
-            if self._exact:
-                raise RingError(f"ring {ring}: slot {sequence} is {self.rings[ring].last_failure}")
-            return False
-        self._leases.append(lease)
-        return True
+    def first_sequences(self, version: int) -> list[int]:
+        """Exact modes: where batch `version` begins in each ring."""
+        plan = self._plan
+        return [exact_batch(version, *base, plan.producers, plan.batch_slots).start for base in self.bases]
 
     def drop(self, reason: str) -> int:
         """Gives back all that is ready or leased, unread and counted as dropped. Returns how many slots."""
-        dropped = len(self._leases)
-        while self._leases:
-            self._leases.pop().drop(reason)
+        dropped = self.drop_leased(reason)
         for ring in self.rings:
             for state, sequence, *_ in ring.observe().slots:
                 if state == "ready" and ring.drop(sequence, reason):
                     dropped += 1
+        return dropped
+
+    def drop_leased(self, reason: str) -> int:
+        """Gives back what a batch left incomplete."""
+        dropped = len(self._leases)
+        self._untested.clear()
+        while self._leases:
+            self._leases.pop().drop(reason)
         return dropped
 
     def wake_producers(self) -> None:
@@ -92,32 +122,74 @@ class Intake:
         for ring in self.rings:
             ring.ring_producer()
 
-    def _gate(self, version: int) -> list[tuple[int, int]] | None:
-        views = []
-        for ring in self.rings:
-            seen = ring.observe()
-            slots = [(state, sequence, version) for state, sequence, _, version in seen.slots]
-            views.append(RingView(seen.acting, slots))
-        return gate(version, views, self._plan.batch_slots, self._limit)
-
-    def _exact_batch(self, version: int) -> list[tuple[int, int]] | None:
-        """All slots of the batch in (sequence, ring) order, once all are ready."""
-        plan = self._plan
-        taken = {(lease.ring, lease.sequence) for lease in self._leases}
-        order = []
-        for i, ring in enumerate(self.rings):
-            ready = {sequence for state, sequence, *_ in ring.observe().slots if state == "ready"}
-            sequences = exact_batch(version, *self._bases[i], plan.producers, plan.batch_slots)
-            wanted = [s for s in sequences if (ring.index, s) not in taken]
-            if not ready.issuperset(wanted):
-                return None
-            order += [(s, i) for s in wanted]
-        return [(i, s) for s, i in sorted(order)]
-
-    def _runs(self, ring: int) -> bool:
+    def runs(self, ring: int) -> bool:
+        """Whether the ring's producer is there, or coming."""
         if ring not in self._processes:
             for i in range(MAX_PROCESSES):
                 process = self._control.process(i)
                 if process.role == "producer":
                     self._processes[process.role_index] = i
         return ring in self._processes and self._control.process(self._processes[ring]).state in RUNNING
+
+    def _take(self, ring: int, sequence: int) -> bool:
+        """Leases one slot. False: it is torn, or lost to a producer that drops the oldest; what was leased
+        before stays, and the batch is filled up with others."""
+        lease = self.rings[ring].lease(sequence)
+        if lease is None:
+            if self.exact:
+                raise SetAside(f"ring {ring}: slot {sequence} is {self.rings[ring].last_failure}")
+            return False
+        self._leases.append(lease)
+        self._untested.append(lease)
+        if lease.deliveries >= LAST_DELIVERY:
+            # What a torn slot left incomplete is looked at too, so that nothing untested lies beside this.
+            while self._untested:
+                tested = self._untested.pop(0)
+                self._examine(tested)
+                tested.examined()
+        return True
+
+    def _place(self, lease: Lease) -> tuple[int, int, int]:
+        """Where a slot stands in its batch, whatever the order in which they were leased."""
+        if self.exact:
+            return lease.sequence - self.bases[self._at[lease.ring]][0], lease.ring, 0
+        return lease.version, lease.sequence, lease.ring
+
+    def _drop_abandoned(self) -> None:
+        if not self.exact and self.floor == 0:
+            return
+        for i, ring in enumerate(self.rings):
+            for state, sequence, _, acted in ring.observe().slots:
+                early = sequence < self.bases[i][0] if self.exact else acted is not None and acted < self.floor
+                if state == "ready" and early:
+                    ring.drop(sequence, "rollback")
+
+    def _gate(self, version: int) -> list[tuple[bool, int, int]] | None:
+        """(has been delivered less often, ring, sequence) of the slots to lease."""
+        views, deliveries = [], {}
+        for i, ring in enumerate(self.rings):
+            seen = ring.observe()
+            slots = [(state, sequence, acted) for state, sequence, _, acted in seen.slots]
+            views.append(RingView(seen.acting, slots))
+            deliveries |= {(i, sequence): count for _, sequence, count, _ in seen.slots}
+        chosen = gate(version, views, self._plan.batch_slots, self._limit, self.floor)
+        if chosen is None:
+            return None
+        return [(deliveries[one] < LAST_DELIVERY - 1, *one) for one in chosen]
+
+    def _exact_batch(self, version: int) -> list[tuple[bool, int, int]] | None:
+        """The same for all slots of the batch, once all are ready. Raises SetAside."""
+        plan = self._plan
+        taken = {(lease.ring, lease.sequence) for lease in self._leases}
+        wanted, complete = [], True
+        for i, ring in enumerate(self.rings):
+            slots = ring.observe().slots
+            for sequence in exact_batch(version, *self.bases[i], plan.producers, plan.batch_slots):
+                state, held, deliveries, _ = slots[sequence % ring.slots]
+                if (ring.index, sequence) in taken:
+                    continue
+                if held > sequence or (state == "bad" and held == sequence):
+                    raise SetAside(f"ring {i}: slot {sequence} was set aside")
+                complete = complete and state == "ready" and held == sequence
+                wanted.append((deliveries < LAST_DELIVERY - 1, i, sequence))
+        return wanted if complete else None

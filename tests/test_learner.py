@@ -13,7 +13,7 @@ from rings import Raw
 from segments import Slot
 
 import config
-from consumers import books as consumers_books
+from consumers import journal
 from consumers import checkpoint, learner, shelf
 from producers.program import build
 from ringbuf import Control, Plan, Ring, Weights, books, segments
@@ -51,7 +51,7 @@ class Run:
             count=program.count,
             buffers=3 + exact,
             program=program.encode(),
-            snapshot_bytes=64,
+            snapshot_bytes=1 << 17,
             list_entries=batch_slots,
             run_id=run_id,
         )
@@ -341,7 +341,7 @@ def test_the_seconds_of_a_run_begin_with_its_first_slot_and_not_with_its_first_b
 
 
 def test_a_full_disk_costs_lines_and_not_the_training(start, tmp_path, monkeypatch):
-    monkeypatch.setattr(consumers_books, "FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(journal, "FLUSH_SECONDS", 0.0)
     for name in ("metrics.jsonl", "events.jsonl"):
         (tmp_path / name).symlink_to("/dev/full")
     run = start()

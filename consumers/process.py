@@ -1,0 +1,36 @@
+"""What a child of the supervisor does before anything else: it dies with its parent, says where it was when
+it is killed for hanging, and opens its log anew when told."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import signal
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
+
+
+def settle_in(parent: int, log: Path) -> None:
+    """Raises SystemExit where the parent is dead already. SIGABRT writes every thread's stack to stderr, then
+    ends the process; SIGUSR1: `log` has been set aside."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # only the supervisor ends a run
+        signal.signal(number, signal.SIG_IGN)
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        raise SystemExit("the supervisor is gone")
+    faulthandler.enable(all_threads=True)
+    signal.signal(signal.SIGUSR1, lambda *_: reopen(log))
+    reopen(log)  # it may have been set aside while this process was not ready to be told
+
+
+def reopen(log: Path) -> None:
+    """Makes stdout and stderr go to the file of that name."""
+    try:
+        fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError:  # then they go on where they went
+        return
+    for stream in (1, 2):
+        os.dup2(fd, stream)
+    os.close(fd)

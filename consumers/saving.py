@@ -1,0 +1,157 @@
+"""When a learner saves a checkpoint, and what: a copy of the version just published, built and written by
+another thread, and the producers' worlds where a run repeats bit for bit."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import config as configuration
+from consumers import shelf
+from consumers.books import Books
+from consumers.checkpoint import Checkpoint, Writer
+from consumers.intake import Intake
+from consumers.lineage import Copy
+from consumers.snapshot import unpack
+from producers.program import Program
+from ringbuf import Control, Ring
+
+SLICE_SECONDS = 0.05  # between looks at what another thread or process is doing
+WORLDS_SECONDS = 30.0  # after which a checkpoint is saved without the producers' worlds
+
+
+class Saver:
+    """Saves at most one checkpoint at a time. `config` may be exchanged while the run goes on."""
+
+    def __init__(
+        self,
+        config: configuration.Config,
+        folder: Path,
+        program: Program,
+        books: Books,
+        control: Control,
+        intake: Intake,
+    ):
+        self.config = config
+        self._folder, self._program, self._books = folder, program, books
+        self._control, self._intake = control, intake
+        self._rings: Sequence[Ring] = intake.rings
+        self._writer = Writer(folder / "checkpoints", config.checkpoint.keep, self._done)
+        self.saved_version: int | None = None
+        """The last that was saved, or is being saved."""
+        # A learner that takes up a dead one's place must not begin to count anew: it may die again.
+        last = control.counters(control.self_index)["last_checkpoint_unix_ns"] / 1e9
+        self._tried = time.monotonic() - (max(0.0, time.time() - last) if last else 0.0)
+        self._failed = False
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for the next checkpoint, and none is under way."""
+        settings = self.config.checkpoint
+        wait = settings.interval_seconds
+        if self._failed:
+            wait = min(wait, settings.retry_seconds)
+        return not self._writer.busy and time.monotonic() - self._tried > wait
+
+    def save(self, copy: Copy, worlds: Sequence[bytes] | None = None) -> None:
+        """Hands over a copy of a version; `worlds`: what the producers need to go on from exactly there."""
+        self._tried, self.saved_version = time.monotonic(), copy.version
+        self._writer.keep = self.config.checkpoint.keep
+        state = self._facts(copy.version, worlds)
+
+        def build() -> Checkpoint:
+            sizes = [weight.count for weight in self._program.weights]
+            views = zip(self._program.weights, copy.flat.split(sizes), strict=True)
+            policy = {weight.name: part.view(weight.shape).clone() for weight, part in views}
+            return Checkpoint(copy.version, policy, unpack(copy.snapshot), state, worlds or ())
+
+        self._writer.submit(build)
+
+    def wait(self, pulse: Callable[[], None]) -> None:
+        """Until nothing is being written."""
+        while self._writer.busy:
+            pulse()
+            self._writer.wait(SLICE_SECONDS)
+        self._writer.wait()
+
+    @property
+    def is_any(self) -> bool:
+        """Whether the run has a checkpoint."""
+        return bool(shelf.versions(self._folder / "checkpoints"))
+
+    def ask_for_worlds(self, version: int, pulse: Callable[[], None]) -> list[bytes] | None:
+        """The producers' worlds as they are where batch `version` begins, before any of it is granted. None
+        where a run does not repeat anyway, or a producer or its simulator cannot tell."""
+        if not self._repeats:
+            return None
+        starts = self._intake.first_sequences(version)
+        pairs = list(zip(self._rings, starts, strict=True))
+        if any(ring.observe().granted > start for ring, start in pairs):
+            return None  # by a learner that died: its producers have gone on
+        for ring, start in pairs:
+            ring.request_state(start)
+        until, learner = time.monotonic() + WORLDS_SECONDS, self._rings[0].learner
+        while True:
+            seen = self._control.bell_value(learner)  # a producer that has saved rings it
+            missing = [ring.index for ring, start in pairs if ring.state_sequence != start]
+            hopeless = self._control.stop or time.monotonic() > until
+            if not missing or hopeless or not all(map(self._intake.runs, missing)):
+                return self.left_worlds(version)
+            pulse()
+            self._control.bell_wait(learner, seen, SLICE_SECONDS)
+
+    def left_worlds(self, version: int) -> list[bytes] | None:
+        """What the producers left in their rings, if it is where batch `version` begins."""
+        if not self._repeats:
+            return None
+        starts = self._intake.first_sequences(version)
+        pairs = list(zip(self._rings, starts, strict=True))
+        if any(ring.state_sequence != start for ring, start in pairs):
+            return None
+        return [ring.state() for ring in self._rings]
+
+    @property
+    def _repeats(self) -> bool:
+        plan = self._rings[0].plan
+        return plan.mode == "exact" and plan.lagged_versions == 0 and plan.state_bytes > 0
+
+    def _facts(self, version: int, worlds: Sequence[bytes] | None) -> dict[str, Any]:
+        """state.json."""
+        config, plan = self.config, self._rings[0].plan
+        return {
+            "version": version,
+            **self._books.summary(),
+            "mode": config.mode,
+            "worlds": "absent" if worlds is None else "exact",
+            "program": {"fingerprint": self._program.fingerprint, "encoded": self._program.encode().hex()},
+            "simulator": {"name": config.sim.name, "parameters": dict(plan.params)},
+            "policy": config.policy.model_dump(mode="json"),
+            "producers": plan.producers,
+            "agents": plan.agents,
+            "horizon": plan.horizon,
+            "batch_slots": plan.batch_slots,
+            "ring_slots": self._rings[0].slots,
+            "config_sha256": hashlib.sha256((self._folder / "config.resolved.yaml").read_bytes()).hexdigest(),
+            "torch": torch.__version__,
+            "time": time.time(),
+        }
+
+    def _done(self, size_bytes: int | None, seconds: float) -> None:
+        """Called by the writer's thread."""
+        self._failed = size_bytes is None
+        if size_bytes is None:
+            self.saved_version = None
+            self._books.count(checkpoint_failures=1)
+            self._books.event("checkpoint_failed", why=self._writer.failure)
+        else:
+            self._books.count(checkpoints=1)
+            self._books.set(
+                last_checkpoint_unix_ns=time.time_ns(),
+                checkpoint_bytes=size_bytes,
+                checkpoint_ns=int(seconds * 1e9),
+            )
