@@ -136,7 +136,9 @@ class Books:
         self.set(**self._life)
         self.set(run_steps=self.steps, run_updates=self.updates, run_episodes=self.score.episodes)
         shown = self._control.bins(self._control.self_index)
-        ours = zip((self._control.lag_add, self._control.age_add), (self._lags, self._ages), shown, strict=True)
+        ours = zip(
+            (self._control.lag_add, self._control.age_add), (self._lags, self._ages), shown, strict=True
+        )
         for add, wanted, found in ours:
             missing = wanted - np.array(found, np.int64)
             for i in np.flatnonzero(missing > 0).tolist():

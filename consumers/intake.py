@@ -160,9 +160,13 @@ class Intake:
             return
         for i, ring in enumerate(self.rings):
             for state, sequence, _, acted in ring.observe().slots:
-                early = sequence < self.bases[i][0] if self.exact else acted is not None and acted < self.floor
-                if state == "ready" and early:
+                if state == "ready" and self._is_abandoned(i, sequence, acted):
                     ring.drop(sequence, "rollback")
+
+    def _is_abandoned(self, ring: int, sequence: int, acted: int | None) -> bool:
+        if self.exact:
+            return sequence < self.bases[ring][0]
+        return acted is not None and acted < self.floor
 
     def _gate(self, version: int) -> list[tuple[bool, int, int]] | None:
         """(has been delivered less often, ring, sequence) of the slots to lease."""

@@ -13,8 +13,7 @@ from rings import Raw
 from segments import Slot
 
 import config
-from consumers import journal
-from consumers import checkpoint, learner, shelf
+from consumers import checkpoint, journal, learner, shelf
 from producers.program import build
 from ringbuf import Control, Plan, Ring, Weights, books, segments
 
