@@ -22,7 +22,6 @@ import subprocess
 import sys
 import time
 import traceback
-import uuid
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
 from pathlib import Path
@@ -32,6 +31,7 @@ import config
 from consumers import shelf
 from monitor import deaths, display, dumps, manifest, procfs, restarts, rundir, status
 from monitor.children import Child, Children, Member
+from monitor.rotate import Growth, Rotation
 from monitor.watch import Patience, Pulse, Watch
 from producers import native
 from producers.prepare import Missing, Prepared, Segments, prepare
@@ -50,7 +50,6 @@ DONE_REASONS = ("steps", "seconds", "versions", "score")  # asked for by the run
 
 TICK_SECONDS = 0.1
 REPORT_SECONDS = 1.0
-LOG_LIMIT_SECONDS = 10.0
 EXPORTER_STOP_SECONDS = 3.0
 STARTING_STOP_SECONDS = 1.0  # a stop waits so long for a producer that is still making its worlds
 EVALUATE_START_SECONDS = 60.0  # importing torch from a slow disk, on top of the evaluation's own deadline
@@ -83,7 +82,6 @@ class Supervisor:
         self.prepared = prepared
         self.config = prepared.config
         self.directory = directory
-        self.run_id = uuid.uuid4()
         self.started = time.monotonic()
         self.table = status.Table.of(int(self.config.producers.count))
         # Processes
@@ -106,7 +104,7 @@ class Supervisor:
         self.evaluations = 0  # begun
         self.evaluated: dict[str, Any] | None = None
         self.stopping = self.deadline = self.half_deadline = float("inf")
-        self.next_tick = self.next_report = self.next_log_limit = 0.0
+        self.next_tick = self.next_report = 0.0
         # What the run holds
         self.prepare_again = prepare_again
         install_signals()
@@ -114,9 +112,20 @@ class Supervisor:
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         self.endpoint = listen(self.config.monitor.host, self.config.monitor.port)
-        self.segments = Segments(prepared, self.run_id)
+        self.segments = Segments.open(prepared, directory)
+        self.run_id = self.segments.run_id
+        self.rotation = Rotation(directory.path, self.config.monitor.log_bytes, self.config.monitor.log_files)
+        resume = self.segments.resume
         self.reporter = status.Reporter(
-            self.segments.control, self.segments.rings, self.table, self.config.lag_limit, self._facts()
+            self.segments.control,
+            self.segments.rings,
+            self.table,
+            self.config.lag_limit,
+            self._facts(),
+            before=resume.before,
+            lineage=resume.lineage,
+            began_ns=resume.began_ns or 0,
+            growth=Growth(directory.path, self.config, self.segments.slot_bytes),
         )
         self.display = display.make(plain=plain, interval_seconds=self.config.monitor.interval_seconds)
 
@@ -174,6 +183,8 @@ class Supervisor:
         return {
             "name": self.config.run.name,
             "run_id": self.run_id.hex,
+            "attempt": self.directory.attempt,
+            "resume": self.segments.resume.report() if self.directory.earlier else None,
             "simulator": self.prepared.spec["name"],
             "mode": self.config.mode,
             "address": f"http://{f'[{host}]' if ':' in host else host}:{port}",
@@ -182,20 +193,21 @@ class Supervisor:
 
     def _open(self) -> None:
         """Writes what the processes and later readers need. Raises rundir.Unavailable."""
-        for name in self.directory.stale_segments():
-            self.segments.unlink(name)
-        self.directory.begin()
         try:
             self._describe()
         except OSError as error:
             raise rundir.unwritable(self.directory.path, error) from None
+        resume = self.segments.resume
+        for note in resume.notes:
+            self.display.say(note)
+            self.directory.event("supervisor", 0, "resume", message=note)
         for warning in self.prepared.warnings:
             self.display.say(f"warning: {warning}")
 
     def _describe(self) -> None:
-        """Attempt, configuration and manifest."""
+        """Configuration and manifest. The result of an earlier attempt goes."""
         path, prepared = self.directory.path, self.prepared
-        self.directory.write_attempt(self.run_id.hex, self.segments.names)
+        self.directory.supersede()
         resolved = config.dump_resolved(self.config)
         (path / "run.yaml").write_bytes(prepared.document.data)
         (path / rundir.RESOLVED).write_text(resolved)
@@ -214,9 +226,8 @@ class Supervisor:
         rundir.write_json(path / rundir.MANIFEST, made_of, durable=True)
 
     def _enlist(self) -> None:
-        """Fills the process table, the supervisor's own row first; `_start` does the rest."""
+        """Fills the process table; `_start` does the rest."""
         segments, table = self.segments, self.table
-        self._enter_table(0, "supervisor", 0, os.getpid(), state="running", epoch=1)
         channel = ["--control", str(segments.control.fd), "--weights", str(segments.weights.fd)]
         every = [*channel, "--rings", ",".join(str(ring.fd) for ring in segments.rings)]
         fds = [segments.control.fd, segments.weights.fd]
@@ -243,6 +254,8 @@ class Supervisor:
                     "--parent", str(os.getpid())]
         member.command = [*program, *identity, *arguments]
         self.members.append(member)
+        # A process may look for any other as soon as it runs.
+        self._enter_table(member.slot, member.role, member.index, 0, core=member.core, state="starting")
         self.reporter.restarts.setdefault(member.role, 0)
 
     def _start(self) -> None:
@@ -267,10 +280,9 @@ class Supervisor:
         member.lives += 1
         if member.lives > 1:
             self.reporter.restarts[member.role] += 1
-        # The table first: a process may look itself up as soon as it runs.
         control.reset_pulse(member.slot)
         self._enter_table(
-            member.slot, member.role, member.index, 0, core=member.core, state="starting", epoch=member.lives
+            member.slot, member.role, member.index, 0, state="starting", epoch=member.lives
         )
         try:
             child = self.children.start(
@@ -296,8 +308,10 @@ class Supervisor:
         when there is none, or none that can be read."""
         published = self.segments.weights.published
         checkpoint = shelf.newest_good(self.directory.path / "checkpoints", self._damaged)
-        told = [] if checkpoint is None else ["--resume", str(checkpoint)]
-        return told if published is None else [*told, "--above", str(published)]
+        resume = self.segments.resume
+        told = [*resume.arguments(), *([] if checkpoint is None else ["--resume", str(checkpoint)])]
+        newest = max((one for one in (published, resume.above) if one is not None), default=None)
+        return told if newest is None else [*told, "--above", str(newest)]
 
     def _damaged(self, text: str) -> None:
         self.directory.event("supervisor", 0, "checkpoint damaged", message=text)
@@ -705,12 +719,18 @@ class Supervisor:
 
     def _report(self) -> None:
         now = time.monotonic()
-        if now >= self.next_log_limit:
-            self.next_log_limit = now + LOG_LIMIT_SECONDS
-            self.directory.limit_logs(self.config.monitor.log_bytes)
         if now >= self.next_report:
             self.next_report = now + REPORT_SECONDS
+            self._rotate()
             self._write_status()
+
+    def _rotate(self) -> None:
+        """Sets aside the logs that have grown and has their writers open new ones."""
+        with rundir.though_the_disk_is_full():
+            logs = self.rotation.rotate()
+            for child in self.children:
+                if f"{child.role}-{child.index}" in logs:
+                    child.send(signal.SIGUSR1)
 
     def _write_status(self) -> dict[str, Any]:
         report = self.reporter.report(self.state, evaluated=self.evaluated, message=self.message)
@@ -746,7 +766,7 @@ class Supervisor:
         report = self._write_status()
         try:
             rundir.write_json(self.directory.path / rundir.SUMMARY, report, durable=True)
-            self.directory.close_attempt(report["state"])
+            self.directory.close_attempt(report["state"], report["totals"])
         except OSError as error:
             why = (error.strerror or str(error)).lower()
             self._fail(EXIT_INTERNAL, f"{self.directory.path / rundir.SUMMARY} cannot be written: {why}")
@@ -806,7 +826,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     for flag, meaning in flags.items():
         parser.add_argument(flag, action="store_true", help=meaning)
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--resume", action="store_true", help="go on with an unfinished run: in a later version")
+    how.add_argument("--resume", action="store_true",
+                     help="go on, even with a run that is done; an unfinished one goes on in any case")
     how.add_argument("--fresh", action="store_true", help="move an earlier run of that name aside")
     options = parser.parse_intermixed_args(arguments)
     if options.run is None and not options.print_schema:
@@ -827,7 +848,8 @@ def start(options: argparse.Namespace) -> int:
     if options.check:
         print("\n".join([*(f"warning: {warning}" for warning in prepared.warnings), f"{options.run}: good"]))
         return EXIT_DONE
-    directory = rundir.RunDirectory.take(prepared.config.run_dir.absolute(), fresh=options.fresh)
+    path = prepared.config.run_dir.absolute()
+    directory = rundir.RunDirectory.take(path, fresh=options.fresh, resume=options.resume)
     try:
         again = functools.partial(prepare, options.run, options.overrides)
         supervisor = Supervisor(prepared, directory, plain=options.plain, prepare_again=again)
@@ -844,7 +866,7 @@ def main(arguments: Sequence[str]) -> int:
     except config.ConfigError as error:
         print("\n".join(error.problems), file=sys.stderr)
         return EXIT_CONFIG
-    except config.Unreadable as error:
+    except (config.Unreadable, rundir.Nothing) as error:
         print(f"headrace: {error}", file=sys.stderr)
         return EXIT_USAGE
     except KeyboardInterrupt:  # before there was anything to stop in order
@@ -854,7 +876,7 @@ def main(arguments: Sequence[str]) -> int:
         return EXIT_MISSING
     except rundir.Finished as finished:
         print(status.summary_line(finished.summary))
-        print("headrace: this run is done; --fresh moves it aside and starts anew")
+        print("headrace: this run is done; --resume goes on with it, --fresh moves it aside and starts anew")
         return EXIT_DONE
 
 

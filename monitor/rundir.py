@@ -7,10 +7,10 @@ import errno
 import fcntl
 import json
 import os
-import shutil
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,15 @@ ATTEMPTS = "attempts"
 LOGS = "logs"
 
 
+ABSENT: dict[str, Any] = {}
+
+
 class Unavailable(Exception):
-    """The directory cannot be used: unwritable, locked by a live run, or holding an unfinished one."""
+    """The directory cannot be used: unwritable, or locked by a live run."""
+
+
+class Nothing(Exception):
+    """There is no run to go on with."""
 
 
 class Finished(Exception):
@@ -38,6 +45,43 @@ class Finished(Exception):
     def __init__(self, summary: dict[str, Any]):
         super().__init__("done")
         self.summary = summary
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What the attempts before left in a run directory. Their processes are dead, since the lock was free."""
+
+    attempts: tuple[dict[str, Any], ...]
+    """Their files in attempts/, oldest first."""
+    summary: dict[str, Any] | None
+    """Of the last attempt, if it came to its end."""
+    status: dict[str, Any]
+    """The last status.json, whichever attempt's; {} where there is none."""
+    manifest: dict[str, Any]
+
+    @classmethod
+    def read(cls, path: Path) -> Earlier | None:
+        """None where no run has begun."""
+        attempts = tuple(read_json(one) or {} for one in sorted((path / ATTEMPTS).glob("*.json")))
+        summary = read_json(path / SUMMARY)
+        if not attempts and summary is None:
+            return None
+        return cls(attempts, summary, read_json(path / STATUS) or {}, read_json(path / MANIFEST) or {})
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The last attempt; {} where it wrote nothing that can be read."""
+        return self.attempts[-1] if self.attempts else ABSENT
+
+    @property
+    def number(self) -> int:
+        """Of the last attempt."""
+        return int(self.last.get("attempt") or len(self.attempts) or 1)
+
+    @property
+    def state(self) -> str:
+        """How the last attempt ended, in the words of summary.json; `killed`: it did not."""
+        return str((self.summary or {}).get("state") or self.last.get("state") or "killed")
 
 
 class RunDirectory:
@@ -49,71 +93,83 @@ class RunDirectory:
     def __init__(self, path: Path, lock_fd: int):
         self.path = path
         self.lock_fd = lock_fd
-        self._events: int | None = None
-        self._attempt: dict[str, Any] = {}
+        self.earlier: Earlier | None = None
+        """What this run goes on from; None: it is a new one."""
+        self.attempt = 1
+        self._begun = False
+        self._record: dict[str, Any] = {}
 
     @classmethod
-    def take(cls, path: Path, *, fresh: bool) -> RunDirectory:
-        """Locks the directory, which is created if need be, and looks whether a run may start in it.
+    def take(cls, path: Path, *, fresh: bool = False, resume: bool = False) -> RunDirectory:
+        """Locks the directory, which is created if need be, and looks what it holds.
 
-        `fresh`: whatever it holds is no obstacle. Raises Unavailable or Finished.
+        `fresh`: whatever that is, a new run begins. `resume`: even a run that is done goes on, and there must
+        be one. By default an unfinished run goes on. Raises Unavailable, Finished or Nothing.
         """
         try:
             directory = cls(path, _lock(path))
         except OSError as error:
             raise unwritable(path, error) from None
-        summary = read_json(path / SUMMARY)
-        if fresh or (summary is None and not directory._attempts()):
+        earlier = Earlier.read(path)
+        if fresh:
             return directory
-        directory.release()
-        if summary is not None and summary.get("state") == "done":
-            raise Finished(summary)
-        state = (summary or {}).get("state", "unfinished")
-        raise Unavailable(
-            f"{path} holds a run that is {state}, and this version cannot resume: start with --fresh, which "
-            f"moves it aside, or give another run.name"
-        )
+        if earlier is None and resume:
+            directory.release()
+            raise Nothing(f"--resume: {path} holds no run; without it a new one begins there")
+        if earlier is not None and earlier.state == "done" and not resume:
+            directory.release()
+            raise Finished(earlier.summary or {})
+        if earlier is not None:
+            directory.earlier, directory.attempt = earlier, earlier.number + 1
+        return directory
 
     def stale_segments(self) -> list[str]:
-        """Shared memory that earlier attempts named here. Its processes are dead, since the lock was free."""
-        return [
-            name for attempt in self._attempts() for name in (read_json(attempt) or {}).get("segments", ())
-        ]
+        """Shared memory that earlier attempts named here."""
+        earlier = self.earlier or Earlier.read(self.path)
+        names = [name for one in (earlier.attempts if earlier else ()) for name in one.get("segments", ())]
+        return list(dict.fromkeys(names))
 
     def begin(self) -> None:
-        """Makes room for a new run: an earlier one becomes NAME.1 and so on. Raises Unavailable."""
+        """Makes room for a new run, for which an earlier one becomes NAME.1 and so on, or for a further
+        attempt. Raises Unavailable."""
         try:
-            if self._attempts() or (self.path / SUMMARY).exists():
+            if self.earlier is None and Earlier.read(self.path) is not None:
                 self.path.rename(_free_name(self.path))
-                earlier, self.lock_fd = self.lock_fd, _lock(self.path)
-                os.close(earlier)
+                locked, self.lock_fd = self.lock_fd, _lock(self.path)
+                os.close(locked)
             for folder in (ATTEMPTS, LOGS):
                 (self.path / folder).mkdir(exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._events = os.open(self.path / EVENTS, flags, 0o644)
             holder = {"pid": os.getpid(), "host": socket.gethostname(), "started": time.time()}
             os.ftruncate(self.lock_fd, 0)
             os.pwrite(self.lock_fd, (json.dumps(holder) + "\n").encode(), 0)
         except OSError as error:
             raise unwritable(self.path, error) from None
+        self._begun = True
 
     def release(self) -> None:
         """Empties and frees the lock: nobody of this run is alive. A directory that nothing began in goes."""
         os.ftruncate(self.lock_fd, 0)
-        if self._events is not None:
-            os.close(self._events)
-        elif self.path.exists() and os.listdir(self.path) == [LOCK]:
+        if not self._begun and self.path.exists() and os.listdir(self.path) == [LOCK]:
             (self.path / LOCK).unlink()
             self.path.rmdir()
         os.close(self.lock_fd)
 
-    def _attempts(self) -> list[Path]:
-        return sorted((self.path / ATTEMPTS).glob("*.json"))
+    # Attempts
 
-    def write_attempt(self, run_id: str, segments: list[str]) -> None:
-        """Writes down, before any process starts, by what names its shared memory can be found."""
-        self._attempt = {
-            "attempt": 1,
+    def settle_earlier(self, totals: dict[str, Any]) -> None:
+        """Writes down what the attempts before come to, once and for all: what they left in memory may then
+        go. Nothing if that was done. Raises Unavailable."""
+        assert self.earlier is not None
+        last = self.earlier.last
+        if last and last.get("totals") is None:
+            last |= {"totals": totals, "state": last.get("state") or self.earlier.state}
+            self._write(self.earlier.number, last)
+
+    def write_attempt(self, run_id: str, segments: list[str], **facts: Any) -> None:
+        """Writes down, before any of it is created, by what names its shared memory can be found. `facts`:
+        what the next attempt must know. Raises Unavailable."""
+        self._record = {
+            "attempt": self.attempt,
             "run_id": run_id,
             "pid": os.getpid(),
             "host": socket.gethostname(),
@@ -122,19 +178,50 @@ class RunDirectory:
             "started_unix": time.time(),
             "ended_unix": None,
             "state": None,
+            "totals": None,
+            **facts,
         }
-        write_json(self.path / ATTEMPTS / "0001.json", self._attempt, durable=True)
+        self._write(self.attempt, self._record)
 
-    def close_attempt(self, state: str) -> None:
-        self._attempt |= {"ended_unix": time.time(), "state": state}
-        write_json(self.path / ATTEMPTS / "0001.json", self._attempt, durable=True)
+    def supersede(self) -> None:
+        """Removes the result of the attempt before, once this one has what it needs. Raises OSError."""
+        for name in (SUMMARY, EVALUATION):
+            (self.path / name).unlink(missing_ok=True)
+
+    def withdraw_attempt(self) -> None:
+        """Takes back an attempt that could not start."""
+        with contextlib.suppress(OSError):
+            self._attempt_file(self.attempt).unlink(missing_ok=True)
+            if self.earlier is None:
+                for folder in (ATTEMPTS, LOGS):
+                    (self.path / folder).rmdir()
+                self._begun = False
+
+    def close_attempt(self, state: str, totals: dict[str, Any]) -> None:
+        """Raises OSError."""
+        self._record |= {"ended_unix": time.time(), "state": state, "totals": totals}
+        write_json(self._attempt_file(self.attempt), self._record, durable=True)
+
+    def _write(self, number: int, record: dict[str, Any]) -> None:
+        try:
+            write_json(self._attempt_file(number), record, durable=True)
+        except OSError as error:
+            raise unwritable(self.path, error) from None
+
+    def _attempt_file(self, number: int) -> Path:
+        return self.path / ATTEMPTS / f"{number:04d}.json"
+
+    # Events and logs
 
     def event(self, role: str, index: int, event: str, **facts: Any) -> None:
-        """Appends one line to events.jsonl."""
-        assert self._events is not None
+        """Appends one line to events.jsonl, which is opened for it: it may have been set aside."""
         line = {"time": time.time(), "role": role, "index": index, "event": event, **facts}
         with though_the_disk_is_full():
-            os.write(self._events, (json.dumps(line) + "\n").encode())
+            fd = os.open(self.path / EVENTS, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            try:
+                os.write(fd, (json.dumps(line) + "\n").encode())
+            finally:
+                os.close(fd)
 
     def log(self, role: str, index: int) -> int:
         """Opens logs/<role>-<index>.log for appending; the caller closes it."""
@@ -149,18 +236,6 @@ class RunDirectory:
             return [line.rstrip() for line in text.splitlines() if line.strip()][-lines:]
         return []
 
-    def limit_logs(self, limit_bytes: int) -> None:
-        """Sets aside, as NAME.1, every log that has outgrown `limit_bytes`.
-
-        Writers have the file open for appending, so it is copied and emptied in place: they go on at its end.
-        Lines written between copy and emptying are lost.
-        """
-        for path in (self.path / METRICS, self.path / EVENTS, *(self.path / LOGS).glob("*.log")):
-            with contextlib.suppress(FileNotFoundError):
-                if path.stat().st_size > limit_bytes:
-                    shutil.copyfile(path, path.with_name(path.name + ".1"))
-                    os.truncate(path, 0)
-
 
 @contextlib.contextmanager
 def though_the_disk_is_full() -> Iterator[None]:
@@ -174,10 +249,14 @@ def though_the_disk_is_full() -> Iterator[None]:
 
 def write_json(path: Path, value: Any, *, durable: bool = False) -> None:
     """Replaces a file at once; `durable`: it is on disk when this returns."""
+    write_text(path, json.dumps(value, indent=1) + "\n", durable=durable)
+
+
+def write_text(path: Path, text: str, *, durable: bool = False) -> None:
+    """Likewise."""
     new = path.with_name(f".{path.name}.new")
     with open(new, "w") as file:
-        json.dump(value, file, indent=1)
-        file.write("\n")
+        file.write(text)
         if durable:
             file.flush()
             os.fsync(file.fileno())

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from monitor import procfs
+from monitor.rotate import Growth
+from monitor.totals import Totals
 
 RATE_WINDOW_SECONDS = 10.0
 RUN_TOTALS = ("steps", "updates", "bytes")
@@ -74,6 +76,15 @@ class Reporter:
     created_ns: int = field(default_factory=time.monotonic_ns)
     """CLOCK_MONOTONIC of just before the processes' start."""
     restarts: dict[str, int] = field(default_factory=dict)
+    """Of this attempt, by role."""
+    before: Totals = field(default_factory=Totals)
+    """What earlier attempts come to, without what the rings still know of."""
+    lineage: Mapping[str, Any] = field(default_factory=dict)
+    """state.json of the checkpoint gone on from, whose figures stand until the learner has its own."""
+    began_ns: int = 0
+    """CLOCK_MONOTONIC before which this attempt's clock does not run."""
+    growth: Growth | None = None
+    _first: dict[str, float] = field(default_factory=dict)
     _history: deque[tuple[float, dict[str, float]]] = field(default_factory=deque)
 
     def report(
@@ -84,67 +95,63 @@ class Reporter:
         producers = [control.counters(index) for index in self.table.producers]
         learner = control.counters(self.table.learner)
         gauges = control.gauges(self.table.learner)
-        lag_bins, _ = control.bins(self.table.learner)
         books = [ring.books() for ring in self.rings]
-        packed = sum(one["bytes_packed"] for one in producers)
+        counted = Totals.read(control, self.rings, self.table.producers, self.table.learner)
+        seconds = self._seconds(books)
+        total = self.before + replace(counted, seconds=seconds, restarts=self.restarts)
         processes, cpu_seconds = self._processes()
-        steps = learner["steps"]
-        totals = {"steps": steps, "updates": learner["updates"], "bytes": packed, **cpu_seconds}
+        totals = {"steps": counted.steps, "updates": learner["updates"], "bytes": counted.packed_bytes,
+                  **cpu_seconds}
         for name in PRODUCER_TIMES:
             totals[f"producer.{name}"] = sum(one[f"{name}_ns"] for one in producers) / 1e9 / len(producers)
         for name in LEARNER_TIMES:
             totals[f"learner.{name}"] = learner[f"{name}_ns"] / 1e9
-        seconds = self._seconds(books)
+        self._first = self._first or totals
         rates = self._rates(totals, seconds)
         for process in processes:
             process["cpu"] = round(rates.get(f"cpu.{process['role']}.{process['index']}", 0.0), 3)
-        running = state in ("starting", "running", "stopping")
-        if not running:  # of the whole run
-            # Producers wait for the first weights before the run's clock starts, so theirs is a longer one.
-            lived = ((self.stop_ns or time.monotonic_ns()) - self.created_ns) / 1e9
-            spans = {name: lived if name.startswith("producer.") else seconds for name in totals}
-            rates = {name: total / spans[name] if seconds else 0.0 for name, total in totals.items()}
+        surviving = self._surviving(learner, gauges)
+        if state not in ("starting", "running", "stopping"):
+            rates = self._overall(totals, seconds)
+            whole = {name: surviving[name] for name in ("steps", "updates")} | {"bytes": total.packed_bytes}
+            rates |= {name: n / total.seconds if total.seconds else 0.0 for name, n in whole.items()}
+        in_flight = sum(one["in_flight"] for one in books)
         return {
             "state": state,
-            "steps": steps,
-            "seconds": round(seconds, 3),
+            "steps": surviving["steps"],
+            "seconds": round(total.seconds, 3),
             "steps_per_second": round(rates["steps"], 1),
-            "version": learner["version"] if learner["ready"] else None,
-            "score": {
-                "mean": number(gauges["score_mean"]),
-                "best": number(gauges["score_best"]),
-                "episodes": learner["episodes"],
-                "evaluated": evaluated,
-            },
+            "version": surviving["version"],
+            "score": {**surviving["score"], "evaluated": evaluated},
             "solved_at_seconds": number(gauges["solved_at_seconds"]),
             "lag": {
-                "mean": learner["lag_sum"] / steps if steps else None,
-                "p50": quantile(lag_bins, 0.5),
-                "p99": quantile(lag_bins, 0.99),
-                "max": learner["lag_max"] if steps else None,
+                "mean": total.lag_sum / total.steps if total.steps else None,
+                "p50": quantile(total.lag_bins, 0.5),
+                "p99": quantile(total.lag_bins, 0.99),
+                "max": total.lag_max if total.steps else None,
                 "limit": self.lag_limit,
             },
             "slots": {
-                "committed": sum(one["committed"] for one in books),
-                "consumed": sum(one["consumed"] for one in books),
-                "dropped": sum(sum(one["dropped"].values()) for one in books),
-                "redelivered": sum(one["redelivered"] for one in books),
-                "not_written": sum(one["not_written"] for one in books),
-                "in_flight": sum(one["in_flight"] for one in books),
+                "committed": total.committed,
+                "consumed": total.consumed,
+                "dropped": total.dropped,
+                "redelivered": total.redelivered,
+                "not_written": total.not_written,
+                "in_flight": in_flight,
                 "capacity": sum(ring.slots for ring in self.rings),
             },
-            "steps_dropped": sum(sum(one["dropped_steps"].values()) for one in books),
+            "steps_dropped": total.steps_dropped,
             "producers": [{"slots": one["slots"], "steps": one["steps"]} for one in producers],
             "bytes": {
-                "packed": str(packed),
-                "unpacked": str(sum(one["bytes_unpacked"] for one in producers)),
+                "packed": str(total.packed_bytes),
+                "unpacked": str(total.unpacked_bytes),
                 "per_second": round(rates["bytes"]),
             },
-            "restarts": dict(self.restarts),
+            "restarts": dict(total.restarts),
             "processes": processes,
-            "updates": learner["updates"],
-            "sgd_steps": learner["sgd_steps"],
-            "samples": learner["samples"],
+            "updates": surviving["updates"],
+            "sgd_steps": total.sgd_steps,
+            "samples": total.samples,
             "updates_per_second": round(rates["updates"], 3),
             "losses": {name: number(gauges[name]) for name in LOSSES},
             "ratio": {name: number(gauges[f"ratio_{name}"]) for name in ("mean", "p1", "p50", "p99", "max")},
@@ -153,21 +160,53 @@ class Reporter:
                 "learner": {name: round(rates[f"learner.{name}"], 4) for name in LEARNER_TIMES},
             },
             "checkpoint": {
-                "count": learner["checkpoints"],
-                "failures": learner["checkpoint_failures"],
+                "count": total.checkpoints,
+                "failures": total.checkpoint_failures,
                 "last_unix": learner["last_checkpoint_unix_ns"] / 1e9 or None,
             },
+            "run_dir": self.growth.report(learner["checkpoint_bytes"]) if self.growth else None,
+            "totals": total.to_json(),
             "message": message,
             "updated_unix": round(time.time(), 3),
             **self.facts,
         }
 
+    def _surviving(self, learner: dict[str, int], gauges: dict[str, float]) -> dict[str, Any]:
+        """What the policy that survives has been through; the checkpoint's word until the learner has one."""
+        if not learner["ready"] and self.lineage:
+            names = ("steps", "updates", "version")
+            score = self.lineage.get("score") or {}
+            return {name: self.lineage.get(name) or 0 for name in names} | {
+                "score": {name: score.get(name) for name in ("mean", "best", "episodes")}
+            }
+        return {
+            "steps": learner["steps"],
+            "updates": learner["updates"],
+            "version": learner["version"] if learner["ready"] else None,
+            "score": {
+                "mean": number(gauges["score_mean"]),
+                "best": number(gauges["score_best"]),
+                "episodes": learner["episodes"],
+            },
+        }
+
+    def _overall(self, totals: dict[str, float], seconds: float) -> dict[str, float]:
+        """Growth a second over the whole attempt."""
+        # Producers wait for the first weights before the run's clock starts, so theirs is a longer one.
+        lived = ((self.stop_ns or time.monotonic_ns()) - self.created_ns) / 1e9
+        spans = {name: lived if name.startswith("producer.") else seconds for name in totals}
+        first = self._first if self.began_ns else {}
+        return {
+            name: (total - first.get(name, 0)) / spans[name] if seconds else 0.0
+            for name, total in totals.items()
+        }
+
     def _seconds(self, books: Sequence[dict[str, Any]]) -> float:
-        """From the first commit to the stop flag."""
+        """Of this attempt, from its first commit to the stop flag."""
         first = min((one["first_commit_ns"] for one in books if one["first_commit_ns"]), default=None)
         if first is None:
             return 0.0
-        return max(0.0, ((self.stop_ns or time.monotonic_ns()) - first) / 1e9)
+        return max(0.0, ((self.stop_ns or time.monotonic_ns()) - max(first, self.began_ns)) / 1e9)
 
     def _processes(self) -> tuple[list[dict[str, Any]], dict[str, float]]:
         processes, cpu = [], {}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import config
-from producers import cores, native, program
+from monitor import rundir
+from producers import cores, native, program, takeover
 
 SNAPSHOT_MARGIN_BYTES = 1 << 20
 OTHER_PROCESSES = 3  # in the process table: supervisor, learner, exporter
@@ -80,60 +81,121 @@ def prepare(path: str, overrides: Sequence[str]) -> Prepared:
     return Prepared(document, library, spec, parameters, worlds, built, placement, machine)
 
 
-class Segments:
-    """The run's shared memory: control block, weights channel, one ring a producer.
+class Layout:
+    """What memory a run needs. Creates nothing. Raises config.ConfigError if no memory would do."""
 
-    Raises Missing if there is too little memory, config.ConfigError if no memory would do. `close` unlinks
-    the names; processes that hold a descriptor keep their memory until they end.
-    """
-
-    def __init__(self, prepared: Prepared, run_id: uuid.UUID):
+    def __init__(self, prepared: Prepared):
         # Not before native.check_abi has passed: a missing extension gets a message, not a traceback.
         import ringbuf
-        from ringbuf import books, segments
 
         settings, document = prepared.config, prepared.document
-        producers, slots = int(settings.producers.count), settings.ring.slots
+        producers, self.slots = int(settings.producers.count), settings.ring.slots
         room = ringbuf.MAX_PROCESSES - OTHER_PROCESSES
         if producers > room:
             raise document.error("producers.count", f"found {producers}; needs {room} or fewer")
         weights = prepared.program.count
-        channel: dict[str, Any] = {
+        self.channel: dict[str, Any] = {
             "count": weights,
             "buffers": max(3, settings.staleness.exact + 2),
             "program": prepared.program.encode(),
-            # Weights, two moments and the normalisers, each about as wide as the weights.
-            "snapshot_bytes": 4 * 4 * weights + SNAPSHOT_MARGIN_BYTES,
+            "snapshot_bytes": _snapshot_bytes(prepared),
             "list_entries": settings.learner.batch_slots,
         }
-        sizes = {**channel, "program_bytes": len(channel["program"])}
+        sizes = {**self.channel, "program_bytes": len(self.channel["program"])}
         del sizes["program"]
         try:
-            plans = [_plan(prepared, ring) for ring in range(producers)]
+            self.plans = [_plan(prepared, ring) for ring in range(producers)]
             self.total_bytes = ringbuf.control_bytes() + ringbuf.weights_bytes(**sizes)
-            self.total_bytes += sum(ringbuf.ring_bytes(plan, slots) for plan in plans)
+            self.total_bytes += sum(ringbuf.ring_bytes(plan, self.slots) for plan in self.plans)
         except (ValueError, ringbuf.RingError) as error:
             slot = f"a slot of {settings.rollout.horizon} steps of {settings.producers.agents} agents"
             raise document.error("rollout.horizon", f"{slot} is impossible: {error}") from None
+
+    def names(self, run_id: uuid.UUID) -> list[str]:
+        """Of the segments: control block, weights channel, rings."""
+        from ringbuf import segments
+
+        parts = ["control", "weights", *(f"ring-{ring}" for ring in range(len(self.plans)))]
+        return [segments.name(run_id.bytes, part) for part in parts]
+
+
+class Segments:
+    """The run's shared memory: control block, weights channel, one ring a producer.
+
+    `close` unlinks the names; processes that hold a descriptor keep their memory until they end.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        run_id: uuid.UUID,
+        *,
+        directory: str = "",
+        resume: takeover.Resume | None = None,
+        left: takeover.Left | None = None,
+    ):
+        """Creates them, or takes over those of an earlier attempt. Raises Missing if there is too little
+        memory, config.ConfigError if no memory would do."""
+        import ringbuf
+        from ringbuf import books, segments
+
+        layout = Layout(prepared)
+        self.run_id, self.resume = run_id, resume or takeover.Resume()
+        self.total_bytes = layout.total_bytes
+        self.slot_bytes = layout.plans[0].payload_bytes
         self.unlink = segments.unlink
         self._at_rest = books.at_rest
         self.stop_reasons: Sequence[str] = ringbuf.STOP_REASONS
-        parts = ["control", "weights", *(f"ring-{ring}" for ring in range(len(plans)))]
-        self.names = [segments.name(run_id.bytes, part) for part in parts]
+        if left is not None:
+            self.names, self.control, self.weights = left.names, left.control, left.weights
+            self.rings = left.rings
+            return
+        self.names = layout.names(run_id)
+        base = self.resume.restart_base
         try:
             segments.preflight(self.total_bytes)
-            self.control = segments.create_control(self.names[0], run_id.bytes)
-            self.weights = segments.create_weights(self.names[1], run_id=run_id.bytes, **channel)
+            self.control = segments.create_control(self.names[0], run_id.bytes, directory)
+            self.weights = segments.create_weights(self.names[1], run_id=run_id.bytes, **layout.channel)
             self.rings = [
-                segments.create_ring(name, plan, slots, run_id.bytes, self.control)
-                for name, plan in zip(self.names[2:], plans, strict=True)
+                segments.create_ring(
+                    name, replace(plan, restart_base=base), layout.slots, run_id.bytes, self.control
+                )
+                for name, plan in zip(self.names[2:], layout.plans, strict=True)
             ]
+            for ring, path in zip(self.rings, self.resume.worlds, strict=False):
+                ring.load_state(path.read_bytes())
         except ringbuf.ResourceMissing as error:
             self.close()
             raise Missing(str(error)) from None
         except BaseException:
             self.close()
             raise
+
+    @classmethod
+    def open(cls, prepared: Prepared, directory: rundir.RunDirectory) -> Segments:
+        """Begins an attempt in `directory` with the memory it needs: that of a killed one where the run can
+        go on in it, else new. Raises Missing or config.ConfigError, also if the run cannot go on so
+        configured, or rundir.Unavailable."""
+        layout = Layout(prepared)
+        resume, left = takeover.resume(prepared, layout, directory)
+        run_id = uuid.uuid4() if left is None else uuid.UUID(bytes=left.control.run_id)
+        directory.begin()
+        directory.write_attempt(
+            run_id.hex,
+            layout.names(run_id),
+            resumed=resume.kind,
+            before=resume.before.to_json(),
+            began_ns=resume.began_ns,
+        )
+        try:
+            made = cls(prepared, run_id, directory=str(directory.path), resume=resume, left=left)
+        except BaseException:
+            directory.withdraw_attempt()
+            raise
+        if left is not None:
+            left.take_over(directory.attempt)
+        takeover.enter_supervisor(made.control, directory.attempt)
+        return made
 
     def audit(self, ring: Any) -> list[str]:
         """What is wrong with the books of a ring whose processes are gone: nothing may be in flight."""
@@ -144,6 +206,14 @@ class Segments:
     def close(self) -> None:
         for name in self.names:
             self.unlink(name)
+
+
+def _snapshot_bytes(prepared: Prepared) -> int:
+    """Room for a hot snapshot: two moments of each weight, two of each feature, the episodes of the score."""
+    settings, built = prepared.config, prepared.program
+    episodes = max(settings.stop.window, int(settings.producers.count) * settings.producers.agents)
+    moments = 2 * 4 * built.count + 2 * 8 * built.buffers[built.obs].width
+    return moments + 8 * episodes + SNAPSHOT_MARGIN_BYTES
 
 
 def _plan(prepared: Prepared, ring: int) -> Any:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import errno
 import logging
 import os
+from collections.abc import Callable
+from typing import TypeVar
 
 import posix_ipc
 
@@ -20,6 +22,8 @@ SHM_DIRECTORY = "/dev/shm"
 PIECE_BYTES = 1 << 30  # a signal restarts posix_fallocate on tmpfs from nothing: small pieces get through
 MEMORY_SHARE = 0.75  # of the machine's memory or the container's limit that rings may take
 SMALLER = "ring.slots, producers.agents or rollout.horizon"
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +111,36 @@ def create_ring(name: str, plan: Plan, slots: int, run_id: bytes, control: Contr
         raise
 
 
+def attach_control(name: str) -> Control:
+    """An existing control block, as process 0. Raises RingError where there is none that is sound."""
+    return _attach(name, lambda fd: Control.attach(fd, 0, name, close_fd=True))
+
+
+def attach_weights(name: str) -> Weights:
+    """An existing weights channel, as supervisor. Raises RingError where there is none that is sound."""
+    return _attach(name, lambda fd: Weights.attach(fd, "supervisor", name, close_fd=True))
+
+
+def attach_ring(name: str, control: Control) -> Ring:
+    """An existing ring, as supervisor. Raises RingError where there is none that is sound."""
+    return _attach(name, lambda fd: Ring.attach(fd, control, "supervisor", 0, name, close_fd=True))
+
+
+def _attach(name: str, attach: Callable[[int], T]) -> T:
+    try:
+        fd = posix_ipc.SharedMemory(name).fd
+    except posix_ipc.ExistentialError:
+        raise RingError(f"shared memory: {name} does not exist") from None
+    except (OSError, posix_ipc.PermissionsError) as error:
+        raise RingError(f"shared memory: {name} cannot be opened: {error}") from None
+    os.set_inheritable(fd, False)
+    try:
+        return attach(fd)
+    except BaseException:
+        _close(fd)
+        raise
+
+
 def unlink(name: str) -> None:
     """Removes the name; the memory goes with the last process that has it mapped. Nothing if it is gone
     already."""
@@ -149,6 +183,10 @@ def _allocate(name: str, size: int) -> int:
 
 def _discard(name: str, fd: int) -> None:
     unlink(name)
+    _close(fd)
+
+
+def _close(fd: int) -> None:
     try:
         os.close(fd)
     except OSError:

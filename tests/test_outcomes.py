@@ -189,7 +189,7 @@ def test_a_disk_that_is_full_from_the_start(folder):
 
 
 def test_a_second_supervisor_on_the_same_run_directory(folder):
-    held = rundir.RunDirectory.take(folder / "runs" / "toy", fresh=False)
+    held = rundir.RunDirectory.take(folder / "runs" / "toy")
     held.begin()
     message = rf"runs/toy is in use by a live run \(supervisor {os.getpid()} on "
     refused(folder, 69, message)
@@ -197,13 +197,9 @@ def test_a_second_supervisor_on_the_same_run_directory(folder):
     held.release()
 
 
-@pytest.mark.parametrize("option", [[], ["--resume"]])
-def test_an_unfinished_run(folder, option):
-    path = folder / "runs" / "toy"
-    path.mkdir(parents=True)
-    rundir.write_json(path / rundir.SUMMARY, {"state": "stopped", "steps": 7})
-    refused(folder, 69, r"holds a run that is stopped, .*start with --fresh", "run.yaml", *option)
-    assert rundir.read_json(path / rundir.SUMMARY) == {"state": "stopped", "steps": 7}
+def test_nothing_to_resume(folder):
+    message = r"^headrace: --resume: .*/runs/toy holds no run; without it a new one begins there$"
+    refused(folder, 2, message, "run.yaml", "--resume")
 
 
 def test_a_library_that_is_no_simulator(folder):
@@ -218,7 +214,7 @@ def checkout(tmp_path):
     for name in ("supervisor.py", "pyproject.toml"):
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, copy / name)
-    for name in ("config", "monitor", "producers", "ringbuf", "sims"):
+    for name in ("config", "consumers", "monitor", "producers", "ringbuf", "sims"):
         shutil.copytree(
             ROOT / name, copy / name, ignore=shutil.ignore_patterns("*.so", "producer", "__pycache__")
         )

@@ -11,16 +11,20 @@ import time
 import pytest
 
 from monitor import rundir
-from monitor.rundir import Finished, RunDirectory, Unavailable
+from monitor.rundir import Finished, Nothing, RunDirectory, Unavailable
+
+SEGMENTS = ["/headrace-0-0f-control"]
 
 
-def started(path, state=None):
-    """A directory in which a run began; `state`: its summary's."""
-    directory = RunDirectory.take(path, fresh=False)
+def started(path, state=None, **how):
+    """A directory in which an attempt began; `state`: its summary's."""
+    directory = RunDirectory.take(path, **how)
     directory.begin()
-    directory.write_attempt("0f", ["/headrace-0-0f-control"])
+    directory.write_attempt("0f", SEGMENTS)
+    directory.supersede()
     if state:
         rundir.write_json(path / rundir.SUMMARY, {"state": state})
+        directory.close_attempt(state, {"committed": 7})
     return directory
 
 
@@ -44,27 +48,78 @@ def test_the_lock_lives_as_long_as_any_process_that_inherited_it(tmp_path):
     RunDirectory.take(tmp_path / "run", fresh=True).release()
 
 
-def test_a_run_that_is_done_is_finished(tmp_path):
+def test_a_run_that_is_done_is_finished_unless_it_is_told_to_go_on(tmp_path):
     started(tmp_path / "run", "done").release()
     with pytest.raises(Finished) as caught:
-        RunDirectory.take(tmp_path / "run", fresh=False)
+        RunDirectory.take(tmp_path / "run")
     assert caught.value.summary == {"state": "done"}
+    again = RunDirectory.take(tmp_path / "run", resume=True)
+    assert (again.attempt, again.earlier.state) == (2, "done")
+    again.release()
+
+
+def test_resuming_nothing_is_refused(tmp_path):
+    with pytest.raises(Nothing, match="run holds no run; without it a new one begins there"):
+        RunDirectory.take(tmp_path / "run", resume=True)
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("state", [None, "stopped", "failed"])
-def test_an_unfinished_run_is_not_written_over(tmp_path, state):
+def test_an_unfinished_run_goes_on_as_the_next_attempt(tmp_path, state):
     started(tmp_path / "run", state).release()
-    with pytest.raises(Unavailable, match="cannot resume: start with --fresh"):
-        RunDirectory.take(tmp_path / "run", fresh=False)
+    directory = started(tmp_path / "run", None)
+    assert directory.attempt == 2
+    assert directory.earlier.state == (state or "killed")
+    assert directory.earlier.last["totals"] == ({"committed": 7} if state else None)
+    assert directory.stale_segments() == SEGMENTS
+    assert sorted(os.listdir(tmp_path / "run" / rundir.ATTEMPTS)) == ["0001.json", "0002.json"]
+    assert not (tmp_path / "run" / rundir.SUMMARY).exists(), "the result of an attempt that goes on"
+    directory.release()
+
+
+def test_a_result_written_before_the_attempt_was_closed_counts(tmp_path):
+    started(tmp_path / "run").release()
+    rundir.write_json(tmp_path / "run" / rundir.SUMMARY, {"state": "done"})
+    with pytest.raises(Finished):
+        RunDirectory.take(tmp_path / "run")
+
+
+def test_what_a_killed_attempt_comes_to_is_written_down_once(tmp_path):
+    path = tmp_path / "run"
+    started(path).release()
+    for totals in ({"committed": 1}, {"committed": 2}):
+        directory = RunDirectory.take(path)
+        directory.settle_earlier(totals)
+        assert directory.earlier.last["totals"] == {"committed": 1}
+        directory.release()
+    assert rundir.read_json(path / rundir.ATTEMPTS / "0001.json")["totals"] == {"committed": 1}
+
+
+def test_an_attempt_that_cannot_start_leaves_the_earlier_result(tmp_path):
+    started(tmp_path / "run", "done").release()
+    directory = RunDirectory.take(tmp_path / "run", resume=True)
+    directory.begin()
+    directory.write_attempt("10", ["/headrace-0-10-control"])
+    directory.withdraw_attempt()
+    directory.release()
+    with pytest.raises(Finished):
+        RunDirectory.take(tmp_path / "run")
+    new = RunDirectory.take(tmp_path / "new")
+    new.begin()
+    new.write_attempt("10", [])
+    new.withdraw_attempt()
+    new.release()
+    assert os.listdir(tmp_path) == ["run"]
 
 
 def test_fresh_moves_earlier_runs_aside_and_keeps_every_one(tmp_path):
     path = tmp_path / "run"
     for number in range(3):
         directory = RunDirectory.take(path, fresh=True)
-        assert directory.stale_segments() == (["/headrace-0-0f-control"] if number else [])
+        assert directory.stale_segments() == (SEGMENTS if number else [])
+        assert (directory.attempt, directory.earlier) == (1, None)
         directory.begin()
-        directory.write_attempt("0f", ["/headrace-0-0f-control"])
+        directory.write_attempt("0f", SEGMENTS)
         (path / "mark").write_text(str(number))
         directory.release()
     marks = {folder.name: (folder / "mark").read_text() for folder in tmp_path.iterdir()}
@@ -72,11 +127,11 @@ def test_fresh_moves_earlier_runs_aside_and_keeps_every_one(tmp_path):
 
 
 def test_a_start_that_fails_leaves_no_directory_behind(tmp_path):
-    RunDirectory.take(tmp_path / "run", fresh=False).release()
+    RunDirectory.take(tmp_path / "run").release()
     assert os.listdir(tmp_path) == []
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes").write_text("x")
-    RunDirectory.take(tmp_path / "mine", fresh=False).release()
+    RunDirectory.take(tmp_path / "mine").release()
     assert (tmp_path / "mine" / "notes").exists()
 
 
@@ -103,7 +158,7 @@ def test_a_clean_end_empties_the_lock(tmp_path):
 def test_a_file_in_place_of_a_directory_is_unwritable(tmp_path, part):
     (tmp_path / "file").write_text("x")
     with pytest.raises(Unavailable, match="the run directory cannot be written: "):
-        RunDirectory.take(tmp_path / "file" / part, fresh=False)
+        RunDirectory.take(tmp_path / "file" / part)
 
 
 def test_readers_never_see_half_a_file(tmp_path):
@@ -132,17 +187,12 @@ while seen < 400:
     assert os.listdir(tmp_path) == ["status.json"]
 
 
-def test_a_log_that_outgrows_its_limit_is_set_aside_and_its_writer_goes_on(tmp_path):
+def test_the_end_of_a_log_is_what_it_said_last(tmp_path):
     directory = started(tmp_path / "run")
     log = directory.log("producer", 3)
-    os.write(log, b"a" * 2000)
-    directory.limit_logs(1000)
-    os.write(log, b"the end\n")
+    os.write(log, b"a" * 20000 + b"\n\nthe end\n")
     os.close(log)
-    folder = tmp_path / "run" / rundir.LOGS
-    assert (folder / "producer-3.log").read_bytes() == b"the end\n"
-    assert (folder / "producer-3.log.1").read_bytes() == b"a" * 2000
-    assert directory.log_tail("producer", 3) == ["the end"]
+    assert directory.log_tail("producer", 3)[-1] == "the end"
     assert directory.log_tail("producer", 4) == []
     directory.release()
 
