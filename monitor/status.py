@@ -180,13 +180,13 @@ class Reporter:
                 "score": {name: score.get(name) for name in ("mean", "best", "episodes")}
             }
         return {
-            "steps": learner["steps"],
-            "updates": learner["updates"],
+            "steps": learner["run_steps"],
+            "updates": learner["run_updates"],
             "version": learner["version"] if learner["ready"] else None,
             "score": {
                 "mean": number(gauges["score_mean"]),
                 "best": number(gauges["score_best"]),
-                "episodes": learner["episodes"],
+                "episodes": learner["run_episodes"],
             },
         }
 
