@@ -130,8 +130,8 @@ void hr_ring_grant(hr_ring *r, uint64_t n)
 void hr_ring_set_base(hr_ring *r, uint64_t sequence, uint64_t version)
 {
     hr_lines *lines = hr_ring_lines(r);
-    atomic_store_explicit(&lines->base_version, version, memory_order_relaxed);   /* D1 */
-    atomic_store_explicit(&lines->base_sequence, sequence, memory_order_release); /* D1 pairs with D1 */
+    atomic_store_explicit(&lines->base_sequence, sequence, memory_order_relaxed); /* D1 */
+    atomic_store_explicit(&lines->base_version, version, memory_order_release);   /* D1 pairs with D1 */
 }
 
 void hr_ring_notify_producer(hr_ring *r)

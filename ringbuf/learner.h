@@ -40,7 +40,8 @@ int hr_ring_drop(hr_ring *r, uint64_t sequence, hr_count cause);
 /* granted += n, and the producer's bell. */
 void hr_ring_grant(hr_ring *r, uint64_t n);
 
-/* Exact modes: `sequence` is the first of batch `version`. To be followed by a grant. */
+/* Exact modes: `sequence` is the first of batch `version`. To be followed by a grant. What is written below
+ * `sequence` under older grants is to be dropped; it is acted with some version published so far. */
 void hr_ring_set_base(hr_ring *r, uint64_t sequence, uint64_t version);
 
 /* Wakes the producer if it waits, e.g. after a publication. */

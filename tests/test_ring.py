@@ -289,6 +289,18 @@ def test_in_exact_modes_the_version_follows_from_the_sequence(rig):
     assert producer.exact_version() == 6
 
 
+def test_a_slot_below_a_new_base_is_acted_with_a_version_that_exists(rig):
+    """At a roll-back a producer may hold credit from before; its slot is dropped, so it must not wait."""
+    run = rig(mode="exact", batch_slots=2)
+    producer, learner = run.producer(), run.learner()
+    learner.grant(2)
+    produce(producer)
+    learner.set_base(2, 9)
+    assert producer.exact_version() == 9
+    produce(producer)
+    assert producer.exact_version() == 9
+
+
 VIEWS = {
     "array": lambda lease: lease.array("obs"),
     "part of an array": lambda lease: lease.array("obs")[2, :, :1],
