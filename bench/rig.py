@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -51,8 +52,8 @@ class Rig:
     ) -> None:
         self.close()
 
-    def spawn(self) -> None:
-        """Starts every producer, pinned as the run file says."""
+    def spawn(self, directory: Path = Path("/"), errors: IO[Any] | None = None) -> None:
+        """Starts every producer, pinned as the run file says; `errors` takes what they say (None: ours)."""
         created, cores = self.segments, self.prepared.placement.cores
         for index, ring in enumerate(created.rings):
             slot = LEARNER_SLOT + 1 + index
@@ -66,13 +67,13 @@ class Rig:
                 "--run",
                 "rig",
                 "--dir",
-                "/",
+                str(directory),
             ]
             command += ["--sim", str(self.prepared.library), "--process", str(slot)]
             command += ["--control", str(created.control.fd), "--weights", str(created.weights.fd)]
             command += ["--ring", str(ring.fd), "--core", str(cores[index])]
             fds = (created.control.fd, created.weights.fd, ring.fd)
-            self.children.append(subprocess.Popen(command, pass_fds=fds, stderr=sys.stderr))
+            self.children.append(subprocess.Popen(command, pass_fds=fds, stderr=errors or sys.stderr))
 
     def publish(self, version: int, weights: npt.NDArray[np.float32]) -> None:
         """Publishes weights [count] as `version` and wakes the producers."""

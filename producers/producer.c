@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "../ringbuf/ring.h"
+#include "crash.h"
 #include "describe.h"
 #include "pin.h"
 #include "rollout.h"
@@ -24,7 +25,7 @@
 enum { EXIT_USAGE = 2, EXIT_CONFIG = 64, EXIT_MISSING = 69, EXIT_INTERNAL = 70 };
 
 typedef struct options {
-    const char *sim;
+    const char *sim, *index, *directory; /* the last two may be absent */
     long control, weights, ring, process, core, parent;
 } options;
 
@@ -83,9 +84,15 @@ static int parse(int n, char **arguments, options *o) {
     *o = (options){.control = -1, .weights = -1, .ring = -1, .process = -1, .core = -1, .parent = -1};
     for (int i = 0; i + 1 < n; i += 2) {
         const char *key = arguments[i], *value = arguments[i + 1];
-        /* Role, index, run and directory are for whoever reads the process list. */
-        if (!strcmp(key, "--role") || !strcmp(key, "--index") || !strcmp(key, "--run") || !strcmp(key, "--dir")) continue;
-        if (!strcmp(key, "--sim")) { o->sim = value; continue; }
+        if (!strcmp(key, "--role") || !strcmp(key, "--run")) continue; /* for whoever reads the process list */
+        const char **text = !strcmp(key, "--sim")     ? &o->sim
+                            : !strcmp(key, "--index") ? &o->index
+                            : !strcmp(key, "--dir")   ? &o->directory
+                                                      : NULL;
+        if (text != NULL) {
+            *text = value;
+            continue;
+        }
         long *to = !strcmp(key, "--control")   ? &o->control
                    : !strcmp(key, "--weights") ? &o->weights
                    : !strcmp(key, "--ring")    ? &o->ring
@@ -121,10 +128,14 @@ static int run(const options *o) {
     hr_control control;
     hr_ring ring;
     hr_weights weights;
+    static char log[PATH_MAX];
+    if (o->directory && o->index) snprintf(log, sizeof log, "%s/logs/producer-%s.log", o->directory, o->index);
+    if (hr_control_attach(&control, (int)o->control, (uint32_t)o->process, error, sizeof error) != 0)
+        return fail(EXIT_MISSING, error);
+    crash_install(&control, log[0] != '\0' ? log : NULL);
     const sim_api *api = simlib_load(o->sim, error, sizeof error);
     if (api == NULL) return fail(EXIT_MISSING, error);
-    if (hr_control_attach(&control, (int)o->control, (uint32_t)o->process, error, sizeof error) != 0 ||
-        hr_ring_attach(&ring, (int)o->ring, &control, error, sizeof error) != 0 ||
+    if (hr_ring_attach(&ring, (int)o->ring, &control, error, sizeof error) != 0 ||
         hr_weights_attach(&weights, (int)o->weights, error, sizeof error) != 0)
         return fail(EXIT_MISSING, error);
     double params[SIM_MAX_PARAMS];

@@ -5,12 +5,15 @@
  * first observation row, which is the last of the slot before. */
 #include "rollout.h"
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "../ringbuf/guards.h"
 #include "../ringbuf/state.h"
+#include "crash.h"
 #include "rollout_state.h"
 
 #define WAIT_SLICE_NS 100000000ull
@@ -23,9 +26,8 @@ static uint64_t since(uint64_t *mark) {
     return passed;
 }
 
-/* Where a field lies: in the claimed slot, or in the scratch payload of a segment that is not written. */
+/* Where a field lies in the claimed slot, or in the scratch payload of a segment that is not written. */
 static void *field(const rollout *r, unsigned char *payload, hr_field_id id) {
-    if (payload == NULL) return hr_ring_field(r->ring, id);
     return r->plan->field[id].dtype == 0 ? NULL : payload + r->plan->field[id].offset;
 }
 
@@ -121,11 +123,40 @@ static uint64_t record_episodes(const rollout *r, unsigned char *records, uint64
     return count + (uint64_t)ended;
 }
 
-static unsigned long long failed_world(const rollout *r) {
-    return r->plan->first_world + (unsigned long long)r->host.failed_world;
+/* The first reward that is not finite, as an index into [T, B]; `count` if all are. */
+static size_t first_not_finite(const float *reward, size_t count) {
+    uint32_t bits, found = 0;
+    for (size_t i = 0; i < count; i++) {
+        memcpy(&bits, reward + i, sizeof bits);
+        found |= (bits & 0x7f800000u) == 0x7f800000u;
+    }
+    if (!found) return count;
+    size_t i = 0;
+    while (isfinite(reward[i])) i++;
+    return i;
 }
 
-/* Steps one segment of `horizon` steps into the claimed slot, or into `payload` where that is not NULL. */
+/* A simulator that breaks its contract is found here, before anybody learns from what it wrote. */
+static outcome check_segment(const rollout *r, const unsigned char *payload) {
+    const hr_plan *plan = r->plan;
+    hr_field_id broken = hr_guards_broken(plan, payload);
+    if (broken < HR_FIELDS) {
+        unsigned long long first = plan->first_world;
+        crash_found(r, -1, r->step, "wrote past its rows of %s: one of the worlds %llu to %llu, in the %u steps before step %llu",
+                    hr_field_names[broken], first, first + plan->worlds - 1, plan->horizon, (unsigned long long)r->step);
+        return FAILED;
+    }
+    const float *reward = (const float *)(payload + plan->field[HR_REWARD].offset);
+    size_t count = (size_t)plan->horizon * plan->agents, bad = first_not_finite(reward, count);
+    if (bad < count) {
+        crash_found(r, (int32_t)(bad % plan->agents / plan->world_agents), r->step - plan->horizon + bad / plan->agents,
+                    "gave the reward %f", (double)reward[bad]);
+        return FAILED;
+    }
+    return DONE;
+}
+
+/* Steps one segment of `horizon` steps into `payload`, which is that of the claimed slot or scratch memory. */
 static outcome fill(rollout *r, unsigned char *payload, hr_facts *facts) {
     const hr_plan *plan = r->plan;
     unsigned char *obs = field(r, payload, HR_OBS), *records = field(r, payload, HR_EPISODES);
@@ -136,6 +167,7 @@ static outcome fill(rollout *r, unsigned char *payload, hr_facts *facts) {
     int64_t *version = field(r, payload, HR_VERSION);
     uint32_t agents = plan->agents, horizon = plan->horizon;
 
+    hr_guards_write(plan, payload);
     memmove(obs, r->next_obs, r->row_bytes);
     if (mask) memcpy(mask, r->next_mask, r->mask_bytes);
     if (state0) {
@@ -157,12 +189,13 @@ static outcome fill(rollout *r, unsigned char *payload, hr_facts *facts) {
                 mark = hr_now_ns();
             }
         }
-        hr_control_pulse(r->control, HR_PHASE_STEP, r->step, mark);
+        hr_control_pulse(r->control, HR_PHASE_POLICY, r->step, mark);
         for (uint32_t g = 0; g < plan->groups; g++) version[(size_t)t * plan->groups + g] = (int64_t)r->loaded;
         hr_policy_act(r->policy, row(obs, r->row_bytes, t), row(mask, r->mask_bytes, t), r->state, r->reset_before,
                       r->noise_key, plan->first_agent, r->step, 0, row(action, r->action_bytes, t),
                       logprob + (size_t)t * agents);
         policy_ns += since(&mark);
+        hr_control_pulse(r->control, HR_PHASE_STEP, r->step, mark);
 
         /* The mask of row T belongs to the next slot's first step. */
         uint8_t *mask_after = t + 1 < horizon ? row(mask, r->mask_bytes, t + 1) : r->next_mask;
@@ -178,8 +211,7 @@ static outcome fill(rollout *r, unsigned char *payload, hr_facts *facts) {
         int ended = host_step(&r->host, &rows, r->ended);
         sim_ns += since(&mark);
         if (ended < 0) {
-            fprintf(stderr, "simulator %s: world %llu failed at step %llu (%d)\n", plan->sim, failed_world(r),
-                    (unsigned long long)r->step, ended);
+            crash_found(r, r->host.failed_world, r->step, "returned the error %d", ended);
             return FAILED;
         }
         facts->episodes = record_episodes(r, records, facts->episodes, ended);
@@ -196,7 +228,7 @@ static outcome fill(rollout *r, unsigned char *payload, hr_facts *facts) {
     r->next_obs = row(obs, r->row_bytes, horizon);
     hr_control_add(r->control, HR_P_policy_ns, policy_ns);
     hr_control_add(r->control, HR_P_sim_ns, sim_ns);
-    return DONE;
+    return check_segment(r, payload);
 }
 
 static void count_committed(rollout *r, const hr_facts *facts) {
@@ -245,7 +277,7 @@ static outcome produce_slot(rollout *r) {
         return DONE;
     }
     hr_facts facts;
-    outcome filled = fill(r, NULL, &facts);
+    outcome filled = fill(r, hr_ring_claimed(r->ring), &facts);
     if (filled != DONE) {
         hr_ring_abort(r->ring);
         return filled;
@@ -313,7 +345,7 @@ int rollout_run(const sim_api *api, const double *params, hr_control *control, h
     const hr_plan *plan = &ring->plan;
     char error[512] = "";
     size_t agents = plan->agents;
-    rollout r = {.plan = plan, .control = control, .ring = ring, .weights = weights, .loaded = HR_NONE};
+    rollout r = {.plan = plan, .control = control, .ring = ring, .weights = weights, .loaded = HR_NONE, .host.inside = -1};
     const hr_field *obs = &plan->field[HR_OBS];
     r.row_bytes = dtype_bytes(obs->dtype) * agents;
     for (uint32_t d = 2; d < obs->dims; d++) r.row_bytes *= obs->shape[d];
@@ -337,6 +369,7 @@ int rollout_run(const sim_api *api, const double *params, hr_control *control, h
         fprintf(stderr, "the policy program cannot be run: %s\n", error);
         return 70;
     }
+    crash_watch(&r);
     const hr_state_head *saved = hr_state_pending(ring);
     rollout_seed(&r, saved != NULL ? saved->restart : plan->restart_base + hr_ring_epoch(ring), seeds);
     int status = host_create(&r.host, api, params, (int32_t)plan->worlds, seeds);
@@ -350,7 +383,7 @@ int rollout_run(const sim_api *api, const double *params, hr_control *control, h
     if (restored != 0) return restored < 0 ? 70 : stream(&r);
     status = host_reset(&r.host, r.first_obs, plan->has_mask ? r.next_mask : NULL);
     if (status < 0) {
-        fprintf(stderr, "simulator %s: world %llu failed at reset (%d)\n", plan->sim, failed_world(&r), status);
+        crash_found(&r, r.host.failed_world, 0, "returned the error %d at reset", status);
         return 70;
     }
     return stream(&r);

@@ -16,9 +16,6 @@ const char *const role_names[] = {"none",     "supervisor", "producer",  "learne
                                   "exporter", "recorder",   "evaluator", NULL};
 const char *const state_names[] = {"none",     "starting", "running", "backoff", "hung",
                                    "stopping", "exited",   "failed",  NULL};
-const char *const phase_names[] = {"starting",  "step",         "policy",      "train",      "wait_credit",
-                                   "wait_full", "wait_version", "wait_answer", "wait_owner", "wait_data",
-                                   "saving",    "stopping",     NULL};
 const char *const stop_names[] = {"run", "signal", "steps", "seconds", "versions", "score", "failure", NULL};
 const char *const slot_state_names[] = {"none", "free", "writing", "ready", "leased", "bad", NULL};
 const char *const drop_names[] = {"not_written", "overwritten", "bad", "redelivered", "consumed",
@@ -27,7 +24,6 @@ const char *const claimable_names[] = {"claimable", "wait_credit", "wait_full", 
                                        "skip",      "save",        "stopped",   "exhausted", NULL};
 _Static_assert(sizeof role_names / sizeof *role_names == HR_EVALUATOR + 2, "a name for each role");
 _Static_assert(sizeof state_names / sizeof *state_names == HR_FAILED + 2, "a name for each state");
-_Static_assert(sizeof phase_names / sizeof *phase_names == HR_PHASE_STOPPING + 2, "a name for each phase");
 _Static_assert(sizeof stop_names / sizeof *stop_names == HR_STOP_FAILURE + 2, "a name for each reason");
 _Static_assert(sizeof slot_state_names / sizeof *slot_state_names == HR_BAD + 2,
                "a name for each slot state");
@@ -155,7 +151,7 @@ static int add_constants(PyObject *module)
                    PyModule_AddIntConstant(module, "MAX_LEARNERS", HR_MAX_LEARNERS) != 0 ||
                    add_names(module, "ROLES", role_names) != 0 ||
                    add_names(module, "STATES", state_names) != 0 ||
-                   add_names(module, "PHASES", phase_names) != 0 ||
+                   add_names(module, "PHASES", hr_phase_names) != 0 ||
                    add_names(module, "STOP_REASONS", stop_names) != 0 ||
                    add_names(module, "PRODUCER_COUNTERS", producer_counter_names) != 0 ||
                    add_names(module, "LEARNER_COUNTERS", learner_counter_names) != 0 ||

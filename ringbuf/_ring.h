@@ -52,7 +52,7 @@ extern PyObject *ring_error; /* ringbuf.errors.RingError */
 extern PyObject *control_type, *ring_type, *lease_type, *claim_type, *weights_type;
 
 /* Names of enums and counters, in C order; the arrays end with NULL. */
-extern const char *const role_names[], *const state_names[], *const phase_names[], *const stop_names[];
+extern const char *const role_names[], *const state_names[], *const stop_names[];
 extern const char *const slot_state_names[], *const drop_names[], *const claimable_names[];
 extern const char *const producer_counter_names[], *const learner_counter_names[],
                                                        *const learner_gauge_names[];

@@ -152,7 +152,7 @@ static PyObject *process(PyObject *self, PyObject *args)
         PyUnicode_FromString(name_of(state_names, state, HR_FAILED)),
         core < 0 ? Py_NewRef(Py_None) : PyLong_FromLong(core),
         PyLong_FromUnsignedLongLong(get(&p->heartbeat_ns)),
-        PyUnicode_FromString(name_of(phase_names, get(&p->phase), HR_PHASE_STOPPING)),
+        PyUnicode_FromString(name_of(hr_phase_names, get(&p->phase), HR_PHASE_STOPPING)),
         PyLong_FromUnsignedLongLong(get(&p->progress)),
     };
     for (Py_ssize_t i = 0; i < (Py_ssize_t)(sizeof items / sizeof *items); i++)
@@ -196,13 +196,15 @@ static PyObject *get_producers_gone(PyObject *self, void *unused)
     return c == NULL ? NULL : PyBool_FromLong(hr_control_producers_gone(c));
 }
 
-static PyObject *set_producers_gone(PyObject *self, PyObject *unused)
+static PyObject *set_producers_gone(PyObject *self, PyObject *args)
 {
-    (void)unused;
+    int gone = 1;
+    if (!PyArg_ParseTuple(args, "|p", &gone))
+        return NULL;
     hr_control *c = control_mapped(self);
     if (c == NULL)
         return NULL;
-    hr_control_set_producers_gone(c);
+    hr_control_set_producers_gone(c, gone);
     Py_RETURN_NONE;
 }
 
@@ -357,8 +359,9 @@ static PyMethodDef methods[] = {
      "reset_pulse(index): phase, progress and heartbeat as of a process that has not begun."},
     {"request_stop", control_request_stop, METH_VARARGS,
      "Learner: request_stop(reason), for the supervisor to see."},
-    {"set_producers_gone", set_producers_gone, METH_NOARGS,
-     "All producers are reaped and swept; rings the learners."},
+    {"set_producers_gone", set_producers_gone, METH_VARARGS,
+     "set_producers_gone(gone=True): all producers are reaped and swept; rings the learners. False: there will "
+     "be others."},
     {"bell_ring", bell_ring, METH_VARARGS, "bell_ring(learner)"},
     {"bell_value", bell_value, METH_VARARGS,
      "bell_value(learner): announces that the learner is about to wait, and returns what to give to "

@@ -151,7 +151,7 @@ PyObject *control_pulse(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "sO&", &phase, to_u64, &progress))
         return NULL;
     hr_control *c = control_mapped(self);
-    int number = c == NULL ? -1 : find_name(phase_names, phase, "phase");
+    int number = c == NULL ? -1 : find_name(hr_phase_names, phase, "phase");
     if (number < 0)
         return NULL;
     hr_control_pulse(c, (hr_phase)number, progress, hr_now_ns());

@@ -9,6 +9,11 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+const char *const hr_phase_names[] = {
+    "starting",    "step",        "policy",    "train",  "wait_credit", "wait_full", "wait_version",
+    "wait_answer", "wait_owner",  "wait_data", "saving", "stopping",    NULL};
+_Static_assert(sizeof hr_phase_names / sizeof *hr_phase_names == HR_PHASE_STOPPING + 2, "a name for each phase");
+
 static hr_control_fixed geometry(uint64_t *total_bytes)
 {
     hr_control_fixed f = {.processes = HR_MAX_PROCESSES,
@@ -138,10 +143,10 @@ int hr_control_producers_gone(const hr_control *c)
     return atomic_load_explicit(&hr_control_flags(c)->producers_gone, memory_order_seq_cst) != 0;
 }
 
-void hr_control_set_producers_gone(hr_control *c)
+void hr_control_set_producers_gone(hr_control *c, int gone)
 {
     /* F2 pairs with F2 in hr_control_producers_gone() */
-    atomic_store_explicit(&hr_control_flags(c)->producers_gone, 1, memory_order_seq_cst);
+    atomic_store_explicit(&hr_control_flags(c)->producers_gone, gone ? 1 : 0, memory_order_seq_cst);
     hr_control_ring_all(c);
 }
 

@@ -30,6 +30,9 @@ typedef enum hr_phase {
     HR_PHASE_SAVING, HR_PHASE_STOPPING
 } hr_phase;
 
+/* By number, as Python calls them; NULL behind the last. */
+extern const char *const hr_phase_names[];
+
 typedef enum hr_stop_reason {
     HR_RUN = 0, HR_STOP_SIGNAL, HR_STOP_STEPS, HR_STOP_SECONDS, HR_STOP_VERSIONS, HR_STOP_SCORE,
     HR_STOP_FAILURE

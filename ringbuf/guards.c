@@ -10,6 +10,9 @@
 /* No value that a simulator is likely to write by mistake: neither 0, 1 nor 255, and no common float. */
 static const uint8_t pattern[LONGEST] = {[0 ... LONGEST - 1] = 0xB5};
 
+const char *const hr_field_names[HR_FIELDS] = {"obs",       "action", "logprob", "mask",   "reward",  "terminated",
+                                              "truncated", "valid",  "version", "state0", "episodes"};
+
 /* The guard behind a field; it begins with what aligning the next field leaves over. */
 static uint64_t behind(const hr_field *f, uint64_t *bytes)
 {

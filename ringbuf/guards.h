@@ -8,6 +8,9 @@
 
 #include "plan.h"
 
+/* By hr_field_id, as Python calls them. */
+extern const char *const hr_field_names[HR_FIELDS];
+
 /* Fills all guards of a payload. */
 void hr_guards_write(const hr_plan *plan, uint8_t *payload);
 

@@ -120,9 +120,13 @@ uint64_t hr_ring_announce(hr_ring *r, const hr_weights *w)
 uint64_t hr_ring_exact_version(const hr_ring *r)
 {
     const hr_lines *lines = hr_ring_lines(r);
-    /* D1 pairs with D1 in hr_ring_set_base(); the grant that let us in (G1, P5) came after the base. */
-    uint64_t base = atomic_load_explicit(&lines->base_sequence, memory_order_acquire);
-    uint64_t version = atomic_load_explicit(&lines->base_version, memory_order_relaxed); /* D1 */
+    /* D1 pairs with D1 in hr_ring_set_base(): a new version comes with its sequence. What the grant (G1, P5) let in
+     * after a new base is not below it. A slot from before is dropped as soon as it is there, so that any version
+     * will do which the learner has published already: the base's, old or new. */
+    uint64_t version = atomic_load_explicit(&lines->base_version, memory_order_acquire);
+    uint64_t base = atomic_load_explicit(&lines->base_sequence, memory_order_relaxed); /* D1 */
+    if (r->sequence < base)
+        return version;
     uint64_t batch = version + (r->sequence - base) / (r->plan.batch_slots / r->plan.producers);
     return batch > r->plan.lagged_versions ? batch - r->plan.lagged_versions : 0;
 }
@@ -157,6 +161,11 @@ int hr_ring_claim(hr_ring *r, uint64_t version)
     atomic_thread_fence(memory_order_release);                                   /* T0f */
     atomic_store_explicit(&slot->oldest_version, version, memory_order_relaxed); /* carried by P2 */
     return 0;
+}
+
+uint8_t *hr_ring_claimed(const hr_ring *r)
+{
+    return hr_ring_payload(r, r->sequence);
 }
 
 void *hr_ring_field(const hr_ring *r, hr_field_id id)

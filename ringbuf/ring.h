@@ -85,6 +85,9 @@ uint64_t hr_ring_exact_version(const hr_ring *r);
  * (drop_oldest: a lease won): look at hr_ring_claimable again. */
 int hr_ring_claim(hr_ring *r, uint64_t version);
 
+/* The payload of the claimed slot, laid out as the plan says. */
+uint8_t *hr_ring_claimed(const hr_ring *r);
+
 /* Where field `id` of the claimed slot lies; NULL if absent. The payload is undefined until written. */
 void *hr_ring_field(const hr_ring *r, hr_field_id id);
 

@@ -38,7 +38,7 @@ void host_world_seeds(uint64_t run_seed, uint64_t first, int32_t count, uint64_t
 
 int host_create(sim_host *h, const sim_api *api, const double *params, int32_t worlds,
                 const uint64_t *seeds) {
-    *h = (sim_host){.api = api, .worlds = worlds};
+    *h = (sim_host){.api = api, .worlds = worlds, .inside = -1};
     if (worlds < 1 || api->shape(params, &h->shape) < 0 || !measure(h)) return HOST_SHAPE;
     size_t agents = (size_t)h->agents, statistics = agents * (size_t)api->n_statistics;
     h->world = calloc((size_t)worlds, sizeof *h->world);
@@ -49,7 +49,9 @@ int host_create(sim_host *h, const sim_api *api, const double *params, int32_t w
     int complete = h->world != NULL && h->pending != NULL && h->returns != NULL && h->lengths != NULL &&
                    h->statistics != NULL;
     for (int32_t w = 0; complete && w < worlds; w++) {
+        h->inside = w;
         h->world[w] = api->create(params, seeds[w]);
+        h->inside = -1;
         complete = h->world[w] != NULL;
     }
     if (complete) return 0;
@@ -65,7 +67,14 @@ void host_destroy(sim_host *h) {
     free(h->returns);
     free(h->lengths);
     free(h->statistics);
-    *h = (sim_host){0};
+    *h = (sim_host){.inside = -1};
+}
+
+/* What a function of world `w` returned, once it has. */
+static int left(sim_host *h, int32_t w, int result) {
+    h->inside = -1;
+    if (result < 0) h->failed_world = w;
+    return result;
 }
 
 int host_reset(sim_host *h, void *obs, uint8_t *mask) {
@@ -78,8 +87,8 @@ int host_reset(sim_host *h, void *obs, uint8_t *mask) {
         size_t row = (size_t)w * per_world;
         sim_io io = {.obs = (uint8_t *)obs + row * h->obs_row};
         if (h->mask_row > 0) io.mask = mask + row * (size_t)h->mask_row;
-        h->failed_world = w;
-        int error = h->api->reset(h->world[w], &io);
+        h->inside = w;
+        int error = left(h, w, h->api->reset(h->world[w], &io));
         if (error < 0) return error;
     }
     return 0;
@@ -116,8 +125,8 @@ int host_step_range(sim_host *h, int32_t first, int32_t count, const host_rows *
             .truncated = rows->truncated + row,
             .statistics = h->statistics + row * (size_t)api->n_statistics,
         };
-        h->failed_world = w;
-        int error = api->step(h->world[w], &io);
+        h->inside = w;
+        int error = left(h, w, api->step(h->world[w], &io));
         if (error < 0) return error;
     }
 
@@ -170,8 +179,9 @@ size_t host_state_bytes(const sim_host *h, int32_t world) {
     return h->api->state_bytes(h->world[world]) + (size_t)h->shape.agents * sizeof(saved_agent);
 }
 
-int host_save(const sim_host *h, int32_t world, void *out) {
-    int error = h->api->save(h->world[world], out);
+int host_save(sim_host *h, int32_t world, void *out) {
+    h->inside = world;
+    int error = left(h, world, h->api->save(h->world[world], out));
     if (error < 0) return error;
     uint8_t *at = (uint8_t *)out + h->api->state_bytes(h->world[world]);
     for (int32_t i = 0; i < h->shape.agents; i++, at += sizeof(saved_agent)) {
@@ -183,7 +193,8 @@ int host_save(const sim_host *h, int32_t world, void *out) {
 }
 
 int host_load(sim_host *h, int32_t world, const void *state) {
-    int error = h->api->load(h->world[world], state);
+    h->inside = world;
+    int error = left(h, world, h->api->load(h->world[world], state));
     if (error < 0) return error;
     const uint8_t *at = (const uint8_t *)state + h->api->state_bytes(h->world[world]);
     for (int32_t i = 0; i < h->shape.agents; i++, at += sizeof(saved_agent)) {

@@ -39,7 +39,8 @@ typedef struct sim_host {
     double *returns;  /* [B] of the episodes under way; a double, since a week of small rewards may add up */
     int32_t *lengths; /* [B] valid steps */
     float *statistics; /* [B, n_statistics] where worlds write them, until they are handed out */
-    int32_t failed_world; /* the one whose reset or step returned the last error */
+    volatile int32_t inside; /* the world whose function is running, for a signal handler to name; -1: none */
+    int32_t failed_world;    /* the one whose function returned the last error */
 } sim_host;
 
 /* The arrays of one step. */
@@ -110,7 +111,7 @@ HOST_API int64_t host_play(sim_host *h, const host_rows *rows, int32_t steps, vo
 /* Saved state of one world: the simulator's own, then the host's. 0 bytes if the simulator cannot save.
  * Observation and mask are not part of it: who wants to go on from a saved world saves their rows as well. */
 HOST_API size_t host_state_bytes(const sim_host *h, int32_t world);
-HOST_API int host_save(const sim_host *h, int32_t world, void *out);
+HOST_API int host_save(sim_host *h, int32_t world, void *out);
 HOST_API int host_load(sim_host *h, int32_t world, const void *state);
 
 #endif
