@@ -56,6 +56,8 @@ def measure(path: Path, overrides: list[str], seconds: float) -> dict[str, Any]:
         "ns_per_step": wall_ns / steps,
         "simulator_ns_per_step": passed["sim_ns"] / steps,
         "policy_ns_per_step": passed["policy_ns"] / steps,
+        "check_ns_per_step": passed["check_ns"] / steps,
+        "check_percent": 100 * passed["check_ns"] / (wall_ns - waits_ns),
         "wait_ns_per_step": waits_ns / steps,
         "payload_bytes_per_second": passed["bytes_packed"] / (now - since),
     }

@@ -32,7 +32,7 @@ PRODUCER_WAITS = {
     "answer": "wait_answer_ns",
     "owner": "wait_owner_ns",
 }
-PRODUCER_PHASES = {"simulator": "sim_ns", "policy": "policy_ns", "pickup": "pickup_ns"}
+PRODUCER_PHASES = {"simulator": "sim_ns", "policy": "policy_ns", "pickup": "pickup_ns", "check": "check_ns"}
 LEARNER_PHASES = {
     "copy": "copy_ns",
     "forward": "forward_ns",

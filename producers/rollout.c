@@ -167,7 +167,9 @@ static outcome fill(rollout *r, unsigned char *payload, hr_facts *facts) {
     int64_t *version = field(r, payload, HR_VERSION);
     uint32_t agents = plan->agents, horizon = plan->horizon;
 
+    uint64_t mark = hr_now_ns(), policy_ns = 0, sim_ns = 0, check_ns = 0;
     hr_guards_write(plan, payload);
+    check_ns += since(&mark);
     memmove(obs, r->next_obs, r->row_bytes);
     if (mask) memcpy(mask, r->next_mask, r->mask_bytes);
     if (state0) {
@@ -177,7 +179,7 @@ static outcome fill(rollout *r, unsigned char *payload, hr_facts *facts) {
         memcpy(state0, r->state, (size_t)agents * plan->state_width * sizeof(float));
     }
     *facts = (hr_facts){0};
-    uint64_t mark = hr_now_ns(), policy_ns = 0, sim_ns = 0;
+    mark = hr_now_ns();
     for (uint32_t t = 0; t < horizon; t++) {
         if (plan->mode == HR_ASYNC) {
             if (hr_control_stop(r->control) != HR_RUN) {
@@ -226,9 +228,12 @@ static outcome fill(rollout *r, unsigned char *payload, hr_facts *facts) {
     }
     facts->newest_version = r->loaded;
     r->next_obs = row(obs, r->row_bytes, horizon);
+    outcome checked = check_segment(r, payload);
+    check_ns += since(&mark);
     hr_control_add(r->control, HR_P_policy_ns, policy_ns);
     hr_control_add(r->control, HR_P_sim_ns, sim_ns);
-    return check_segment(r, payload);
+    hr_control_add(r->control, HR_P_check_ns, check_ns);
+    return checked;
 }
 
 static void count_committed(rollout *r, const hr_facts *facts) {

@@ -20,6 +20,7 @@
     X(bytes_unpacked)   /* as the first layer sees it */                                                    \
     X(sim_ns)           /* in the simulator */                                                              \
     X(policy_ns)        /* in the policy, sampling included */                                              \
+    X(check_ns)         /* looking after guards and rewards of a slot */                                     \
     X(pickup_ns)        /* copying weights */                                                               \
     X(pickups)          /* weights copied */                                                                \
     X(pickup_retries)   /* copies that a newer version overtook */                                          \
