@@ -156,13 +156,14 @@ class RunDirectory:
 
     # Attempts
 
-    def settle_earlier(self, totals: dict[str, Any]) -> None:
-        """Writes down what the attempts before come to, once and for all: what they left in memory may then
-        go. Nothing if that was done. Raises Unavailable."""
+    def settle_earlier(self, totals: dict[str, Any], published: int | None) -> None:
+        """Writes down what the attempts before come to, once and for all, and the newest version they
+        published: what they left in memory may then go. Nothing if that was done. Raises Unavailable."""
         assert self.earlier is not None
         last = self.earlier.last
         if last and last.get("totals") is None:
-            last |= {"totals": totals, "state": last.get("state") or self.earlier.state}
+            state = last.get("state") or self.earlier.state
+            last |= {"totals": totals, "published": published, "state": state}
             self._write(self.earlier.number, last)
 
     def write_attempt(self, run_id: str, segments: list[str], **facts: Any) -> None:

@@ -85,7 +85,7 @@ class Totals:
         bins = list(self.lag_bins)
         while bins and bins[-1] == 0:
             bins.pop()
-        return value | {"lag_bins": bins, "restarts": dict(self.restarts), "seconds": round(self.seconds, 3)}
+        return value | {"lag_bins": bins, "restarts": dict(self.restarts), "seconds": round(self.seconds, 6)}
 
     @classmethod
     def from_json(cls, value: Any) -> Totals:

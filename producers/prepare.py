@@ -162,8 +162,7 @@ class Segments:
                 )
                 for name, plan in zip(self.names[2:], layout.plans, strict=True)
             ]
-            for ring, path in zip(self.rings, self.resume.worlds, strict=False):
-                ring.load_state(path.read_bytes())
+            self.resume.load_worlds(self.rings)
         except ringbuf.ResourceMissing as error:
             self.close()
             raise Missing(str(error)) from None
@@ -186,9 +185,15 @@ class Segments:
             resumed=resume.kind,
             before=resume.before.to_json(),
             began_ns=resume.began_ns,
+            above=resume.above,
         )
+        where = str(directory.path)
         try:
-            made = cls(prepared, run_id, directory=str(directory.path), resume=resume, left=left)
+            try:
+                made = cls(prepared, run_id, directory=where, resume=resume, left=left)
+            except takeover.StateMisfit as error:
+                resume = resume.without_worlds(str(error))
+                made = cls(prepared, run_id, directory=where, resume=resume)
         except BaseException:
             directory.withdraw_attempt()
             raise

@@ -28,6 +28,10 @@ NOT_COMPARED = ("run.name", "run.dir")
 SIMULATOR = ("name", "agents", "obs", "heads", "mask", "statistics", "score")  # of its spec
 
 
+class StateMisfit(Exception):
+    """The producers' saved states are not of this run. The message is one line."""
+
+
 @dataclass(frozen=True)
 class Resume:
     """How this attempt goes on."""
@@ -38,7 +42,7 @@ class Resume:
     """Goes on from it; None: begins with version 0."""
     checkpoint: Path | None = None
     above: int | None = None
-    """The newest version known to have been published, where the next one must be newer."""
+    """The newest version known to have been published: where a run goes on at once, the next is newer."""
     began_ns: int | None = None
     """CLOCK_MONOTONIC at which existing rings were taken over."""
     restart_base: int = 0
@@ -55,6 +59,21 @@ class Resume:
         """What every learner of a later attempt is told."""
         told = [] if self.attempt == 1 else ["--seconds-before", repr(self.before.seconds)]
         return told if self.began_ns is None else [*told, "--began", str(self.began_ns)]
+
+    def load_worlds(self, rings: Sequence[Any]) -> None:
+        """Gives every ring the state that its producer goes on from. Raises StateMisfit."""
+        from ringbuf import RingError
+
+        for ring, path in zip(rings, self.worlds, strict=False):
+            try:
+                ring.load_state(path.read_bytes())
+            except RingError as error:
+                raise StateMisfit(f"{path}: {error}") from None
+
+    def without_worlds(self, why: str) -> Resume:
+        """The same, but for worlds that begin from reset."""
+        first, *rest = self.notes
+        return replace(self, worlds=(), notes=(f"{first}; resume: not exact, because {why}", *rest))
 
     def report(self) -> dict[str, Any]:
         """For status.json."""
@@ -82,11 +101,12 @@ def resume(prepared: Prepared, layout: Layout, directory: rundir.RunDirectory) -
     lineage = {} if checkpoint is None else shelf.state(checkpoint)
     version = lineage.get("version")
     attempt, exact = directory.attempt, prepared.config.exact
-    known = [one for one in (published, earlier.status.get("version")) if one is not None]
+    last = earlier.last
+    seen = (published, last.get("published"), last.get("above"), earlier.status.get("version"))
     made = Resume(attempt=attempt, checkpoint=checkpoint, lineage=lineage, version=version,
-                  above=None if exact else max(known, default=None))
+                  above=max((one for one in seen if one is not None), default=None))
     if left is not None:
-        before = Totals.from_json(earlier.last.get("before"))
+        before = Totals.from_json(last.get("before"))
         so_far = left.totals(before)
         made = replace(made, kind="attached", began_ns=time.monotonic_ns(),
                        before=replace(before, seconds=so_far.seconds, restarts=so_far.restarts))
@@ -95,7 +115,7 @@ def resume(prepared: Prepared, layout: Layout, directory: rundir.RunDirectory) -
             made = replace(made, version=published)
             where += f" from version {published} (hot snapshot)"
         return _noted(made, notes, where), left
-    made = replace(made, before=Totals.from_json(earlier.last.get("totals")),
+    made = replace(made, before=Totals.from_json(last.get("totals")),
                    restart_base=(attempt - 1) * RESTARTS_AN_ATTEMPT)
     if checkpoint is None:
         # Nothing was learnt. Where runs repeat, this one is what the first attempt would have been.
@@ -103,8 +123,8 @@ def resume(prepared: Prepared, layout: Layout, directory: rundir.RunDirectory) -
                       "no checkpoint yet, begins at version 0"), None
     worlds, why_not = _worlds(prepared, layout, checkpoint)
     where = f"goes on from version {version} (checkpoint)"
-    where += f"; resume: not exact, because {why_not}" if exact and not worlds else ""
-    return _noted(replace(made, kind="checkpoint", worlds=worlds), notes, where), None
+    made = _noted(replace(made, kind="checkpoint", worlds=worlds), notes, where)
+    return made.without_worlds(why_not) if exact and not worlds else made, None
 
 
 def _noted(made: Resume, notes: Sequence[str], where: str) -> Resume:
@@ -127,7 +147,7 @@ def _look(
     try:
         left = Left(earlier.last)
     except RingError:
-        directory.settle_earlier(totals_without(earlier).to_json())
+        directory.settle_earlier(totals_without(earlier).to_json(), None)
         return None, None
     published = left.published
     wrong = left.sweep()
@@ -137,7 +157,7 @@ def _look(
     exact = prepared.config.exact
     left.drop("rollback" if exact else "shutdown")
     totals = totals_without(earlier) if wrong else left.totals(Totals.from_json(earlier.last.get("before")))
-    directory.settle_earlier(totals.settled().to_json())
+    directory.settle_earlier(totals.settled().to_json(), published)
     left.close()
     if not exact:
         notes.append(f"what attempt {earlier.number} left in memory is dropped: {why_not}")
@@ -190,6 +210,9 @@ class Left:
         with the books nevertheless."""
         from ringbuf import books
 
+        for index, slot in enumerate(self.table.producers):
+            self.control.set_process(slot, role="producer", role_index=index)
+        self.control.set_process(self.table.learner, role="learner")  # killed before it had written the table
         listed = self.weights.consumed_list() if self.weights.published is not None else []
         wrong = []
         for ring in self.rings:

@@ -89,7 +89,7 @@ def test_what_a_killed_attempt_comes_to_is_written_down_once(tmp_path):
     started(path).release()
     for totals in ({"committed": 1}, {"committed": 2}):
         directory = RunDirectory.take(path)
-        directory.settle_earlier(totals)
+        directory.settle_earlier(totals, 4)
         assert directory.earlier.last["totals"] == {"committed": 1}
         directory.release()
     assert rundir.read_json(path / rundir.ATTEMPTS / "0001.json")["totals"] == {"committed": 1}
