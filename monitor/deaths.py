@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ringbuf import PHASES
-
 
 def how(returncode: int) -> str:
     """`returncode`: the exit code, or minus the signal that killed it."""
@@ -40,6 +38,8 @@ class Crash:
     @classmethod
     def of(cls, counters: Mapping[str, int]) -> Crash | None:
         """From a producer's counters; None where it had no time to write anything, as under SIGKILL."""
+        from ringbuf import PHASES  # here: this module is imported where nothing was built yet
+
         if not counters["crash_signal"]:
             return None
         phase, world = counters["crash_phase"], counters["crash_world"]

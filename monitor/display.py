@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 BAR_CELLS = 12  # so that 80 columns hold the picture
+IDLE_STATES = ("backoff", "hung", "failed")
 
 
 class Display(Protocol):
@@ -125,9 +126,20 @@ def line_facts(status: dict[str, Any]) -> dict[str, str]:
         "entropy": _show(losses["entropy_ratio"], ".3f"),
         "kl": _show(losses["approx_kl"], ".4f"),
     }
-    if status["slots"]["dropped"]:
+    if slots["dropped"]:
         facts["dropped"] = str(slots["dropped"])
+    if restarts := sum(status["restarts"].values()):
+        facts["restarts"] = str(restarts)
+    working, producers = producers_at_work(status)
+    if working < producers:
+        facts["producers"] = f"{working}/{producers}"
     return facts
+
+
+def producers_at_work(status: dict[str, Any]) -> tuple[int, int]:
+    """(those that run or are about to, all of them): fewer in a run that goes on without some."""
+    states = [process["state"] for process in status["processes"] if process["role"] == "producer"]
+    return sum(state not in IDLE_STATES for state in states), len(states)
 
 
 def picture(status: dict[str, Any]) -> Group:

@@ -3,11 +3,12 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from rings import Rig
+from runs import QUICK, Run
 
 SHM = Path("/dev/shm")
 HANG_SECONDS = 900
@@ -37,6 +38,20 @@ def rig() -> Iterator[type[Rig]]:
     for made in Rig.made:
         made.close()
     Rig.made.clear()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    """Starts run.yaml with overrides; whatever the test leaves running is killed."""
+    runs = []
+
+    def begin(*overrides: str, **environment: str) -> Run:
+        runs.append(Run(tmp_path, *QUICK, *overrides, **environment))
+        return runs[-1]
+
+    yield begin
+    for run in runs:
+        run.close()
 
 
 def _segments() -> set[str]:

@@ -1,0 +1,232 @@
+"""Whatever dies, the run goes on: real kills of real processes, in every phase of a run."""
+
+import json
+import os
+import signal
+import time
+import urllib.request
+
+import pytest
+from command import CARTPOLE
+from faults import CRASH, FAIL, simulator
+from runs import QUICK, Run
+
+import ringbuf
+
+KILLS = int(os.environ.get("HEADRACE_KILLS", "20"))  # of producers in one run
+SOON = ("supervisor.backoff_seconds=0.01", "supervisor.backoff_max_seconds=0.02")
+
+
+def stop(run):
+    """Ends a run in order; its summary, whose books balance."""
+    run.process.send_signal(signal.SIGINT)
+    assert run.end() == 0, run.said()
+    return balanced(run)
+
+
+def balanced(run):
+    summary = run.summary()
+    slots = summary["slots"]
+    assert slots["in_flight"] == 0
+    assert slots["committed"] == slots["consumed"] + slots["dropped"]
+    return summary
+
+
+# Producers
+
+
+@pytest.fixture(scope="module")
+def battered(tmp_path_factory):
+    """A run whose producers were killed by turns, and what was seen of it."""
+    run = Run(tmp_path_factory.mktemp("battered"), *QUICK)
+    try:
+        run.running()
+        control, rings = run.attach()
+        run.recovery_seconds = []
+        for kill in range(KILLS):
+            ring = rings[kill % 2]
+            before = ring.books()
+            os.kill(control.process(1 + kill % 2).pid, signal.SIGKILL)
+            killed = time.monotonic()
+            run.when(lambda ring=ring, before=before: ring.books()["epoch"] > before["epoch"])
+            base = ring.books()["committed"]
+            run.when(lambda ring=ring, base=base: ring.books()["committed"] > base)
+            run.recovery_seconds.append(time.monotonic() - killed)
+        run.version = run.status()["version"]
+        run.until(lambda status: status["version"] > run.version)
+        with urllib.request.urlopen(run.status()["address"] + "/metrics", timeout=60) as answer:
+            run.metrics = answer.read().decode()
+        run.at_end = stop(run)
+        yield run
+    finally:
+        run.close()
+
+
+def test_producers_may_be_killed_twenty_times_and_the_books_balance(battered):
+    assert battered.at_end["restarts"]["producer"] == KILLS
+    assert battered.at_end["slots"]["consumed"] > 0
+
+
+def test_a_killed_producer_writes_again_soon(battered):
+    """Each time; the fastest shows what it takes on a machine that has nothing else to do."""
+    assert len(battered.recovery_seconds) == KILLS
+    assert min(battered.recovery_seconds) < 2
+
+
+def test_every_death_is_told_and_written_down(battered):
+    told = [line for line in battered.told().splitlines() if "died of SIGKILL; starts again" in line]
+    assert len(told) == KILLS
+    crashed = battered.events("crashed")
+    assert [event["signal"] for event in crashed] == ["SIGKILL"] * KILLS
+    assert {event["simulator"] for event in crashed} == {"cartpole"}
+    assert all(event["last_slot"]["sequence"] >= 0 for event in crashed)
+
+
+def test_restarts_and_states_are_metrics(battered):
+    half = KILLS // 2
+    for line in (
+        f'headrace_process_restarts_total{{index="1",role="producer"}} {half}.0',
+        'headrace_process_restarts_total{index="0",role="learner"} 0.0',
+        'headrace_producers{state="running"} 2.0',
+        'headrace_producers{state="backoff"} 0.0',
+        'headrace_producers{state="hung"} 0.0',
+    ):
+        assert line in battered.metrics
+
+
+def test_a_simulator_that_crashes_now_and_then_is_named_and_the_run_goes_on(start, tmp_path):
+    run = start(f"sim.name={simulator(tmp_path, 'unlucky() && r->now.steps == 200', CRASH)}", "run.seed=5")
+    run.until(lambda status: status.get("restarts", {}).get("producer", 0) >= 3)
+    stop(run)
+    crashed = run.events("crashed")[0]
+    assert (crashed["role"], crashed["index"], crashed["signal"]) == ("producer", 1, "SIGSEGV")
+    assert (crashed["simulator"], crashed["phase"]) == ("relay", "step")
+    assert crashed["world"] in range(8, 16)
+    assert 190 <= crashed["step"] <= 200
+    assert crashed["last_slot"]["sequence"] > 0
+    where = f"world {crashed['world']} (seed {crashed['seed']}), step {crashed['step']}"
+    assert f"{where}; simulator relay, last slot" in run.told()
+    assert "starts again at once" in run.told()
+    assert f"world {crashed['world']}" in (run.path / "logs/producer-1.log").read_text()
+
+
+def test_a_run_goes_on_without_a_producer_that_failed_for_good(start, tmp_path):
+    run = start(
+        f"sim.name={simulator(tmp_path, 'unlucky()', CRASH)}",
+        "supervisor.max_failures=3", "supervisor.min_producers=1", *SOON,
+    )
+    run.until(lambda status: [one["state"] for one in status["processes"][:2]] == ["running", "failed"])
+    version = run.running()["version"]
+    run.until(lambda status: status["version"] > version + 10)
+    summary = stop(run)
+    assert summary["restarts"]["producer"] == 3
+    assert "4th time within 600 s without progress (supervisor.max_failures: 3)" in run.told()
+    assert "the run goes on with 1 of 2 producers" in run.told()
+    assert "producers=1/2" in run.told()
+    assert len(run.events("crashed")) == 4
+
+
+def test_a_run_gives_up_when_too_few_producers_are_left(start, tmp_path):
+    run = start(
+        f"sim.name={simulator(tmp_path, 'unlucky()', CRASH)}",
+        "supervisor.max_failures=1", "supervisor.min_producers=2", *SOON,
+    )
+    assert run.end() == 75
+    assert "1 of 2 producers are left; the run needs 2 (supervisor.min_producers)" in run.said()
+    assert "died of SIGSEGV" in run.said()
+    assert balanced(run)["state"] == "failed"
+
+
+def test_an_exact_mode_cannot_do_without_any_producer(start, tmp_path):
+    run = start(
+        f"sim.name={simulator(tmp_path, 'unlucky()', CRASH)}",
+        "mode=sync", "supervisor.max_failures=1", "supervisor.min_producers=1", *SOON,
+    )
+    assert run.end() == 75
+    assert "needs slots of every producer" in run.said()
+
+
+# What cannot start
+
+
+def test_a_simulator_that_refuses_its_first_reset_ends_the_run_with_its_reason(start, tmp_path):
+    run = start(f"sim.name={simulator(tmp_path, 'unlucky()', FAIL, place='reset')}")
+    assert run.end() == 70
+    assert "producer 1" in run.said()
+    assert "returned the error -7 at reset: world 8" in run.said()
+    assert run.summary()["restarts"]["producer"] == 0
+
+
+def test_a_learner_that_cannot_boot_ends_the_run_with_its_reason(start, tmp_path):
+    (tmp_path / "torch.py").write_text("raise SystemExit('no torch for you')\n")
+    run = start(PYTHONPATH=str(tmp_path))
+    assert run.end() == 70
+    assert "learner 0" in run.said()
+    assert "no torch for you" in run.said()
+    assert run.summary()["restarts"]["learner"] == 0
+
+
+# Learner, exporter, evaluator
+
+
+def test_a_killed_learner_goes_on_at_its_version_also_in_a_stop(start):
+    run = start()
+    run.running()
+    control, rings = run.attach()
+    versions = []
+
+    def version():
+        versions.append(control.counters(3)["version"])
+        return versions[-1]
+
+    for kill in range(2):
+        before = version()
+        run.kill("learner")
+        run.until(lambda status, kill=kill: version() and status["restarts"]["learner"] == kill + 1)
+        run.when(lambda before=before: version() > before + 2)
+    os.kill(run.pid("producer", 1), signal.SIGSTOP)  # so that the stop waits in its first phase
+    run.process.send_signal(signal.SIGINT)
+    run.until(lambda status: status["state"] == "stopping")
+    run.kill("learner")
+    run.until(lambda status: status["restarts"]["learner"] == 3)
+    assert not control.producers_gone
+    run.kill("producer", 1)  # in a stop: swept, and not started again
+    run.when(lambda: control.producers_gone)
+    run.kill("learner")
+    assert run.end() == 0, run.said()
+    summary = balanced(run)
+    assert versions == sorted(versions)
+    assert summary["version"] >= versions[-1]
+    assert (summary["restarts"]["learner"], summary["restarts"]["producer"]) == (4, 0)
+    saved = json.loads((run.path / "checkpoints/latest/state.json").read_text())
+    assert saved["version"] == summary["version"]
+    for ring in rings:
+        assert ringbuf.books.at_rest(ring.books()) == []
+
+
+def test_a_killed_exporter_comes_back_on_the_same_port(start):
+    run = start()
+    run.running()
+    address = run.status()["address"]
+    run.kill("exporter")
+    run.until(lambda status: status["restarts"]["exporter"] == 1)
+    with urllib.request.urlopen(address + "/healthz", timeout=60) as answer:
+        assert answer.read() == b"ok\n"
+    run.until(lambda status: status["processes"][-1]["state"] == "running")
+    stop(run)
+
+
+def test_an_evaluator_that_dies_is_tried_once_more(start):
+    run = start("stop.versions=2", "evaluate.episodes=8")
+    line = run.when(lambda: [one for one in run.alive() if "consumers.evaluate" in one])
+    assert len(line) == 1
+    first = run.when(lambda: [event for event in run.events("started") if event["role"] == "evaluator"])
+    os.kill(first[0]["pid"], signal.SIGKILL)
+    assert run.end() == 0, run.said()
+    assert run.summary()["score"]["evaluated"]["n"] == 8
+    assert "the evaluator died of SIGKILL; it is started once more" in run.told()
+
+
+def test_the_run_file_of_these_tests_needs_both_producers_for_nothing():
+    """A batch fits one ring, else the degraded run above could not be."""
+    assert "batch_slots: 2" in CARTPOLE
