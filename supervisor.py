@@ -490,16 +490,16 @@ class Supervisor:
         if member.watch.found:
             if member.watch.kill_due(self.ticks, patience):
                 child.send_all(signal.SIGKILL)
-        elif self.phase is Phase.RUN:  # a stop has deadlines of its own
-            pulse = Pulse(info.heartbeat_ns, info.progress, info.phase)
-            found = member.watch.look(self.ticks, pulse, patience)
-            if found is not None:
-                self._abort(member, child, found, pulse)
+            return
+        pulse = Pulse(info.heartbeat_ns, info.progress, info.phase)
+        found = member.watch.look(self.ticks, pulse, patience)
+        if found is not None:
+            self._abort(member, child, found, pulse)
 
     def _abort(self, member: Member, child: Child, found: str, pulse: Pulse) -> None:
         """Asks a process that stands still for its stack, which it writes to its log and does not survive."""
         learner = self.segments.control.counters(self.table.learner)
-        if member.role == "learner" and not learner["ready"]:
+        if member.role == "learner" and not learner["ready"] and self.phase is Phase.RUN:
             self._kill([child])  # the next would not come up either
             limit = f"{self.config.supervisor.start_seconds:g} s (supervisor.start_seconds)"
             text = f"{member.name} published nothing within {limit}"

@@ -154,10 +154,17 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, listening: socket.socket, pages: Pages):
+        self._control = pages.collector.control
+        self._turns = 0
         address = listening.getsockname()
         super().__init__(address[:2], handler(pages), bind_and_activate=False)
         self.socket.close()
         self.socket = listening
+
+    def service_actions(self) -> None:
+        """Twice a second, or after a request: the heartbeat of the loop that accepts them."""
+        self._turns += 1
+        self._control.pulse("step", self._turns)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A viewer that hangs up is no news; anything else is for the log."""
@@ -209,7 +216,6 @@ def main(arguments: Sequence[str]) -> int:
     control = ringbuf.Control.attach(options.control, options.process)
     rings = [ringbuf.Ring.attach(int(fd), control, role="monitor") for fd in options.rings.split(",")]
     table = Table.of(int(settings.producers.count))
-    control.pulse("step", 0)
     server = Server(socket.socket(fileno=options.socket), Pages(RunCollector(control, rings, table, facts)))
     server.serve_forever()
     return 0

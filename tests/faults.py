@@ -8,6 +8,7 @@ FAIL = "return -7;"
 # Whether this process is producer 1: the one that breaks down where the others do not.
 UNLUCKY = """
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 static int unlucky(void) {

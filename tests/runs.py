@@ -79,7 +79,8 @@ class Run:
 
     def events(self, *names):
         """The lines of events.jsonl of these events."""
-        lines = (self.path / rundir.EVENTS).read_text().splitlines()
+        path = self.path / rundir.EVENTS
+        lines = path.read_text().splitlines() if path.exists() else []
         return [event for line in lines if (event := json.loads(line))["event"] in names]
 
     def when(self, condition):
