@@ -49,7 +49,8 @@ typedef struct hr_ring { /* one process' view */
     hr_plan plan; /* private copy, checked */
     uint32_t slots;
     uint64_t stride_bytes, data_offset, headers_offset, lines_offset, state_offset;
-    uint64_t sequence; /* next to write */
+    uint64_t sequence;  /* next to write */
+    uint32_t state_crc; /* of the plan, as a saved state bears it */
     hr_control *control;
 } hr_ring;
 

@@ -27,8 +27,10 @@ hr_state_layout hr_state_layout_of(const hr_plan *p)
 
 /* Two attempts of one run differ in where their rings begin and in the restarts before them, and in nothing
  * that the state depends on. */
-static uint32_t plan_crc(const hr_plan *plan)
+uint32_t hr_state_plan_crc(const hr_plan *plan)
 {
+    if (plan->state_bytes == 0)
+        return 0;
     hr_plan p = *plan;
     p.start_sequence = p.restart_base = 0;
     return hr_crc32c(0, &p, sizeof p);
@@ -39,11 +41,16 @@ static hr_state_head *area(const hr_ring *r)
     return (hr_state_head *)((char *)r->base + r->state_offset);
 }
 
-void *hr_state_begin(hr_ring *r)
+static void forget(hr_ring *r)
 {
     /* Q2 pairs with Q2 in hr_state_copy(): who copied a byte of the new state sees that the old one is gone */
     atomic_store_explicit(&hr_ring_lines(r)->state_sequence, HR_NONE, memory_order_relaxed);
     atomic_thread_fence(memory_order_release); /* Q2f */
+}
+
+void *hr_state_begin(hr_ring *r)
+{
+    forget(r);
     return area(r);
 }
 
@@ -51,7 +58,7 @@ void hr_state_done(hr_ring *r, uint64_t step, uint64_t restart)
 {
     *area(r) = (hr_state_head){.magic = HR_STATE_MAGIC,
                                .abi = HR_ABI,
-                               .plan_crc = plan_crc(&r->plan),
+                               .plan_crc = r->state_crc,
                                .bytes = r->plan.state_bytes,
                                .sequence = r->sequence,
                                .step = step,
@@ -119,17 +126,19 @@ int hr_state_load(hr_ring *r, int fd, const void *state, size_t bytes, char *err
         memcpy(&head, state, sizeof head);
     if (head.magic != HR_STATE_MAGIC || head.abi != HR_ABI)
         return hr_fail(error, capacity, "ring %u: the saved state is none of this version", ring);
-    if (bytes != r->plan.state_bytes || head.bytes != bytes || head.plan_crc != plan_crc(&r->plan))
+    if (bytes != r->plan.state_bytes || head.bytes != bytes || head.plan_crc != r->state_crc)
         return hr_fail(error, capacity, "ring %u: the saved state is of another plan (%zu bytes, here %llu)", ring,
                        bytes, (unsigned long long)r->plan.state_bytes);
     head.sequence = r->plan.start_sequence;
     char *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)r->state_offset);
     if (at == MAP_FAILED)
         return hr_fail(error, capacity, "ring %u: cannot map the state: %s", ring, strerror(errno));
+    hr_lines *lines = hr_ring_lines(r);
+    atomic_store_explicit(&lines->state_load, 0, memory_order_relaxed); /* Q3: killed below, nothing is taken up */
+    forget(r);
     memcpy(at, state, bytes);
     memcpy(at, &head, sizeof head);
     munmap(at, bytes);
-    hr_lines *lines = hr_ring_lines(r);
     atomic_store_explicit(&lines->state_sequence, head.sequence, memory_order_seq_cst); /* Q2 */
     atomic_store_explicit(&lines->state_load, 1, memory_order_release); /* Q3 pairs with Q3 */
     return 0;

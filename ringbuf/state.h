@@ -17,7 +17,7 @@
 
 typedef struct hr_state_head {
     uint64_t magic;
-    uint32_t abi, plan_crc; /* plan_crc: of the plan without what differs between two attempts of one run */
+    uint32_t abi, plan_crc; /* plan_crc: of all in the plan that may not differ between two attempts */
     uint64_t bytes;         /* of the area */
     uint64_t sequence;      /* the slot that comes next */
     uint64_t step;          /* of every agent of the ring */
@@ -39,6 +39,9 @@ typedef struct hr_state_layout {
 
 /* All 0 where the plan keeps no state; the plan's sizes must have been checked. */
 hr_state_layout hr_state_layout_of(const hr_plan *plan);
+
+/* What a saved state must bear to be of this plan; 0 where it keeps none. */
+uint32_t hr_state_plan_crc(const hr_plan *plan);
 
 /* ---- producer ---- */
 

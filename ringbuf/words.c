@@ -2,6 +2,7 @@
 #include "words.h"
 #include "geometry.h"
 #include "segment.h"
+#include "state.h"
 #include "wait.h"
 
 #include <stdlib.h>
@@ -40,6 +41,7 @@ int hr_ring_map(hr_ring *r, int fd, hr_control *control, hr_access access, char 
                    .stride_bytes = f.stride_bytes,
                    .data_offset = f.data_offset,
                    .state_offset = f.state_offset,
+                   .state_crc = hr_state_plan_crc(&f.plan),
                    .headers_offset = f.headers_offset,
                    .lines_offset = f.lines_offset,
                    .control = control};

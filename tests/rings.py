@@ -110,7 +110,8 @@ class Raw:
         "overwritten_steps": 96, "producer_steps_before": 104, "producer_steps": 112,
         "bad_steps": 176, "supervisor_steps_before": 184, "supervisor_steps": 192,
         "consumed_steps": 512, "rollback_steps": 520, "shutdown_steps": 528, "lag_steps": 536,
-        "learner_steps_before": 544, "learner_steps": 552}
+        "learner_steps_before": 544, "learner_steps": 552,
+        "state_sequence": 120, "state_load": 200, "state_request": 560}
     CAUSES: ClassVar = {
         "not_written": 0, "overwritten": 1, "bad": 2, "redelivered": 3, "consumed": 4, "rollback": 5,
         "shutdown": 6, "lag": 7}

@@ -9,7 +9,7 @@ import pytest
 from rings import consume, produce
 from stepper import Stepper
 
-from ringbuf import books
+from ringbuf import RingError, books
 
 pytestmark = pytest.mark.parametrize("every", [13, pytest.param(1, marks=pytest.mark.soak)])
 
@@ -218,3 +218,55 @@ def test_publish(rig, every):
             assert reader.consumed_list() == [(0, version, 1)]
             seen.add(version)
     assert seen == {1, 2}
+
+
+STATE_HEAD = 64
+STEP = slice(32, 40)  # in the head of a saved state
+
+
+def saved_state(run):
+    """What the whole state consists of, or None where there is none."""
+    learner = run.learner()
+    try:
+        if run.ring.state_sequence is None:
+            with pytest.raises(RingError, match="no complete state"):
+                learner.state()
+            return None
+        state = learner.state()
+        pattern = state[STATE_HEAD]
+        assert state[STATE_HEAD:] == bytes([pattern]) * (len(state) - STATE_HEAD)
+        assert int.from_bytes(state[STEP], "little") == pattern
+        return pattern
+    finally:
+        learner.close()
+
+
+def with_state(rig):
+    """A run in which a state of ones lies."""
+    run = prepared(rig, 1, mode="exact", world_state_bytes=24)
+    with Stepper(1 << 20, run, "save", 1) as stepper:
+        for _ in stepper.stops():
+            stepper.go()
+            break
+    run.ring.sweep_producer()
+    assert saved_state(run) == 1
+    return run
+
+
+def test_save(rig, every):
+    """The producer is killed while it saves: there is the old state, none, or the new one, whole."""
+    run = with_state(rig)
+    with Stepper(every, run, "save", 2) as stepper:
+        seen = {saved_state(run) for _ in stepper.kills()}
+    assert seen == {1, None, 2}
+
+
+def test_load(rig, every):
+    """The supervisor is killed while it lays a state down: nothing is taken up that is not whole."""
+    run = with_state(rig)
+    raw, seen = run.raw(), set()
+    with Stepper(every, run, "load", 2) as stepper:
+        for _ in stepper.kills():
+            seen.add((saved_state(run), raw["state_load"]))
+    between = {(2, 0)}  # whole, and not yet to be taken up: one instruction long
+    assert seen | between == {(1, 0), (None, 0), (2, 0), (2, 1)}

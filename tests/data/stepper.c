@@ -7,6 +7,7 @@
  * "done" when the child is reaped. */
 #include "ringbuf/channel.h"
 #include "ringbuf/learner.h"
+#include "ringbuf/state.h"
 #include "ringbuf/sweep.h"
 
 #include <signal.h>
@@ -19,6 +20,7 @@
 #include <unistd.h>
 
 static char error[512];
+static int ring_fd;
 
 static void need(int good, const char *what)
 {
@@ -56,6 +58,16 @@ static void operate(const char *operation, hr_ring *ring, hr_weights *weights, u
         hr_ring_lower_granted(ring);
     } else if (strcmp(operation, "free_bad") == 0) {
         need(hr_ring_free_bad(ring, sequence) == 0, "free");
+    } else if (strcmp(operation, "save") == 0) { /* a state that is `sequence` all over */
+        char *area = hr_state_begin(ring);
+        memset(area + sizeof(hr_state_head), (int)sequence, ring->plan.state_bytes - sizeof(hr_state_head));
+        hr_state_done(ring, sequence, 0);
+    } else if (strcmp(operation, "load") == 0) { /* the same, from a copy of what lies there */
+        static char copy[1 << 16];
+        need(hr_state_copy(ring, copy), "copy");
+        ((hr_state_head *)copy)->step = sequence;
+        memset(copy + sizeof(hr_state_head), (int)sequence, ring->plan.state_bytes - sizeof(hr_state_head));
+        need(hr_state_load(ring, ring_fd, copy, ring->plan.state_bytes, error, sizeof error) == 0, "load");
     } else if (strcmp(operation, "publish") == 0) {
         static float values[8];
         for (int i = 0; i < 8; i++)
@@ -74,13 +86,15 @@ static void child(char **argv)
     hr_ring ring;
     hr_weights weights;
     const int produces = strcmp(operation, "produce") == 0 || strcmp(operation, "announce") == 0 ||
-                         strcmp(operation, "give_up") == 0 || strcmp(operation, "skip") == 0;
+                         strcmp(operation, "give_up") == 0 || strcmp(operation, "skip") == 0 ||
+                         strcmp(operation, "save") == 0;
     const int learns = strcmp(operation, "consume") == 0 || strcmp(operation, "drop") == 0 ||
-                       strcmp(operation, "grant") == 0;
+                       strcmp(operation, "grant") == 0 || strcmp(operation, "load") == 0;
+    ring_fd = atoi(argv[2]);
     need(hr_control_attach(&control, atoi(argv[1]), produces ? 100 : 1, error, sizeof error) == 0, "control");
     need((produces
-              ? hr_ring_attach(&ring, atoi(argv[2]), &control, error, sizeof error)
-              : hr_ring_map(&ring, atoi(argv[2]), &control, learns ? HR_ACCESS_LEARNER : HR_ACCESS_SUPERVISOR,
+              ? hr_ring_attach(&ring, ring_fd, &control, error, sizeof error)
+              : hr_ring_map(&ring, ring_fd, &control, learns ? HR_ACCESS_LEARNER : HR_ACCESS_SUPERVISOR,
                             error, sizeof error)) == 0,
          "ring");
     need(hr_weights_map(&weights, atoi(argv[3]), HR_WEIGHTS_WRITE, error, sizeof error) == 0, "weights");
