@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rings import Rig
@@ -45,8 +46,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     """Starts run.yaml with overrides; whatever the test leaves running is killed."""
     runs = []
 
-    def begin(*overrides: str, **environment: str) -> Run:
-        runs.append(Run(tmp_path, *QUICK, *overrides, **environment))
+    def begin(*overrides: str, **options: Any) -> Run:
+        runs.append(Run(tmp_path, *QUICK, *overrides, **options))
         return runs[-1]
 
     yield begin

@@ -19,14 +19,15 @@ QUICK = ("evaluate.episodes=0", "monitor.interval_seconds=0.1")
 class Run:
     """A supervisor under way in a directory of its own."""
 
-    def __init__(self, folder, *overrides, **environment):
+    def __init__(self, folder, *overrides, environment=None, terminal=None):
+        """`terminal`: a descriptor that takes the place of the files stdout and stderr."""
         (folder / "run.yaml").write_text(CARTPOLE)
         self.folder, self.path = folder, folder / "runs" / "toy"
         self.output, self.errors = folder / "stdout", folder / "stderr"
         with self.output.open("w") as output, self.errors.open("w") as errors:
             self.process = subprocess.Popen(
-                command("run.yaml", *overrides), cwd=folder, stdout=output, stderr=errors,
-                env=os.environ | environment,
+                command("run.yaml", *overrides), cwd=folder, stdout=terminal or output,
+                stderr=terminal or errors, env=os.environ | (environment or {}),
             )
         self._attached = []
 

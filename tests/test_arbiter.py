@@ -159,7 +159,7 @@ def test_a_simulator_that_refuses_its_first_reset_ends_the_run_with_its_reason(s
 
 def test_a_learner_that_cannot_boot_ends_the_run_with_its_reason(start, tmp_path):
     (tmp_path / "torch.py").write_text("raise SystemExit('no torch for you')\n")
-    run = start(PYTHONPATH=str(tmp_path))
+    run = start(environment={"PYTHONPATH": str(tmp_path)})
     assert run.end() == 70
     assert "learner 0" in run.said()
     assert "no torch for you" in run.said()
