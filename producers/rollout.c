@@ -350,7 +350,8 @@ int rollout_run(const sim_api *api, const double *params, hr_control *control, h
     const hr_plan *plan = &ring->plan;
     char error[512] = "";
     size_t agents = plan->agents;
-    rollout r = {.plan = plan, .control = control, .ring = ring, .weights = weights, .loaded = HR_NONE, .host.inside = -1};
+    static rollout r; /* a signal handler looks at it until the process has ended */
+    r = (rollout){.plan = plan, .control = control, .ring = ring, .weights = weights, .loaded = HR_NONE, .host.inside = -1};
     const hr_field *obs = &plan->field[HR_OBS];
     r.row_bytes = dtype_bytes(obs->dtype) * agents;
     for (uint32_t d = 2; d < obs->dims; d++) r.row_bytes *= obs->shape[d];

@@ -1,6 +1,6 @@
 """The author's check of a simulator against the rules of sim.h.
 
-    python -m sims.check NAME [key=value ...] [--steps N]
+    python -m sims.check NAME [key=value ...] [--steps N] [--seed N]
 
 NAME is a simulator or the path of a library; key=value sets its parameters. A line a rule; exit status 0 when
 all hold, 1 when one is broken, 2 when there is nothing to check. Rules that random play never met are named:
@@ -37,9 +37,10 @@ class Subject:
     simulator: Simulator
     params: Mapping[str, Value]
     steps: int
+    seed: int = SEED
 
-    def probe(self, seed: int = SEED, pattern: int = PATTERNS[0]) -> Probe:
-        return Probe(self.simulator, self.params, seed, pattern)
+    def probe(self, seed: int | None = None, pattern: int = PATTERNS[0]) -> Probe:
+        return Probe(self.simulator, self.params, self.seed if seed is None else seed, pattern)
 
     def play(self, probe: Probe, action_seed: int = SEED) -> Iterator[int]:
         """Resets, then steps at random (the same for the same seed and masks); yields after each call."""
@@ -50,7 +51,7 @@ class Subject:
             probe.step(probe.random_actions(generator))
             yield t
 
-    def trajectory(self, seed: int = SEED) -> list[bytes]:
+    def trajectory(self, seed: int | None = None) -> list[bytes]:
         with self.probe(seed) as probe:
             return [probe.digest() for _ in self.play(probe)]
 
@@ -284,6 +285,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("name", help="a simulator, or the path of its library")
     parser.add_argument("params", nargs="*", metavar="key=value", help="parameters of the simulator")
     parser.add_argument("--steps", type=int, default=2000, help="steps of each check (default 2000)")
+    parser.add_argument("--seed", type=int, default=SEED, help="of the world, e.g. of one that broke down")
     options = parser.parse_args(arguments)
     try:
         simulator = load(options.name)
@@ -293,7 +295,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     print(f"{simulator.name}: {simulator.help}", flush=True)
-    subject = Subject(simulator, params, options.steps)
+    subject = Subject(simulator, params, options.steps, options.seed)
     return 0 if check(subject, lambda text: print(text, flush=True)) else 1
 
 

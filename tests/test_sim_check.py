@@ -9,6 +9,7 @@ import pytest
 from native import DATA, ROOT, broken, compile_simulator
 
 from sims.check import RULES, Subject, check, main, parse_params
+from sims.check import written as written_rule
 from sims.loader import SimulatorError, load
 
 RELAY = (DATA / "relay.c").read_text()
@@ -197,6 +198,17 @@ def test_the_command_prints_a_line_a_rule_and_its_exit_status_says_whether_all_h
 def test_bad_arguments_are_explained_with_exit_status_2(capsys, arguments, message):
     assert main(arguments) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("seed", "status"), [("13", "FAIL"), ("14", " ok ")])
+def test_the_world_that_broke_down_in_a_run_can_be_played_alone_by_its_seed(tmp_path, capsys, seed, status):
+    """Here only worlds with an odd seed fail, at step 5."""
+    library = compile_simulator((DATA / "faulty.c").read_text(), tmp_path / "faulty.so")
+    assert main([str(library), "fault=8", "at=5", "odd=true", "--seed", seed, "--steps", "50"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    written = next(line for line in lines if (written_rule.__doc__ or "").strip() in line)
+    assert written.startswith(status), written
+    assert ("step returned -7" in written) == (status == "FAIL")
 
 
 def test_parameters_are_numbers_or_truth_values():
