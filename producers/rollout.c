@@ -359,8 +359,10 @@ int rollout_run(const sim_api *api, const double *params, hr_control *control, h
     r.action_bytes = agents * plan->heads * 4;
 
     r.flat = malloc(weights->count * sizeof(float));
-    r.first_obs = malloc(r.row_bytes);
-    r.next_mask = malloc(r.mask_bytes);
+    /* Worlds write into these two as well; what goes a little past them is to be found in a slot, and not to break
+     * the heap before. */
+    r.first_obs = malloc(r.row_bytes + HR_GUARD_BYTES);
+    r.next_mask = malloc(r.mask_bytes + HR_GUARD_BYTES);
     r.state = calloc(agents * plan->state_width + 1, sizeof(float));
     r.reset_before = calloc(agents, 1);
     r.clipped = malloc(r.action_bytes);

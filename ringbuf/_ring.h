@@ -116,6 +116,8 @@ METHOD(control_lag_add);
 METHOD(control_age_add);
 METHOD(control_pulse);
 METHOD(control_request_stop);
+METHOD(control_bell_ring);
+METHOD(control_bell_value);
 
 /* Methods of Ring by who calls them; the table is in _ring_ring.c. */
 METHOD(ring_claimable);
@@ -139,5 +141,6 @@ METHOD(ring_request_state);
 METHOD(ring_state);
 METHOD(ring_load_state);
 #undef METHOD
+PyObject *control_bell_wait(PyObject *self, PyObject *args, PyObject *kwargs);
 
 #endif

@@ -208,68 +208,6 @@ static PyObject *set_producers_gone(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-static hr_bell *bell_at(PyObject *self, uint32_t learner)
-{
-    hr_control *c = control_mapped(self);
-    if (c == NULL)
-        return NULL;
-    if (learner >= HR_MAX_LEARNERS) {
-        PyErr_Format(PyExc_IndexError, "learner %u of %u", learner, HR_MAX_LEARNERS);
-        return NULL;
-    }
-    return hr_control_bell(c, learner);
-}
-
-static PyObject *bell_ring(PyObject *self, PyObject *args)
-{
-    uint32_t learner;
-    if (!PyArg_ParseTuple(args, "O&", to_u32, &learner))
-        return NULL;
-    hr_bell *bell = bell_at(self, learner);
-    if (bell == NULL)
-        return NULL;
-    hr_bell_ring(bell);
-    Py_RETURN_NONE;
-}
-
-static PyObject *bell_value(PyObject *self, PyObject *args)
-{
-    uint32_t learner;
-    if (!PyArg_ParseTuple(args, "O&", to_u32, &learner))
-        return NULL;
-    hr_bell *bell = bell_at(self, learner);
-    return bell == NULL ? NULL : PyLong_FromUnsignedLong(hr_bell_arm(bell));
-}
-
-static PyObject *bell_wait(PyObject *self, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"learner", "seen", "timeout", "deadline_ns", NULL};
-    uint32_t learner, seen;
-    uint64_t deadline_ns;
-    PyObject *timeout = Py_None, *deadline = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&O&|O$O", names, to_u32, &learner, to_u32, &seen,
-                                     &timeout, &deadline))
-        return NULL;
-    hr_bell *bell = bell_at(self, learner);
-    if (bell == NULL || to_deadline(timeout, &deadline_ns) != 0)
-        return NULL;
-    if (deadline != NULL && deadline != Py_None && !to_u64(deadline, &deadline_ns))
-        return NULL;
-    for (;;) {
-        hr_woken woken;
-        Py_BEGIN_ALLOW_THREADS
-        woken = hr_bell_sleep(bell, seen, deadline_ns);
-        Py_END_ALLOW_THREADS
-        /* A woken futex may be a spurious one: the bell itself decides. B1 pairs with B2. */
-        if (atomic_load_explicit(&bell->bell, memory_order_seq_cst) != seen)
-            Py_RETURN_TRUE;
-        if (woken == HR_TIMED_OUT)
-            Py_RETURN_FALSE;
-        if (PyErr_CheckSignals() != 0)
-            return NULL;
-    }
-}
-
 static PyObject *get_settings(PyObject *self, void *unused)
 {
     (void)unused;
@@ -362,12 +300,12 @@ static PyMethodDef methods[] = {
     {"set_producers_gone", set_producers_gone, METH_VARARGS,
      "set_producers_gone(gone=True): all producers are reaped and swept; rings the learners. False: there will "
      "be others."},
-    {"bell_ring", bell_ring, METH_VARARGS, "bell_ring(learner)"},
-    {"bell_value", bell_value, METH_VARARGS,
+    {"bell_ring", control_bell_ring, METH_VARARGS, "bell_ring(learner)"},
+    {"bell_value", control_bell_value, METH_VARARGS,
      "bell_value(learner): announces that the learner is about to wait, and returns what to give to "
      "bell_wait(). "
      "Look at the rings after this call, never only before it."},
-    {"bell_wait", KEYWORDS(bell_wait), METH_VARARGS | METH_KEYWORDS,
+    {"bell_wait", KEYWORDS(control_bell_wait), METH_VARARGS | METH_KEYWORDS,
      "bell_wait(learner, seen, timeout=None, *, deadline_ns=None): sleeps while the bell is at `seen`. True: "
      "it rang; "
      "False: the time (seconds, or absolute CLOCK_MONOTONIC nanoseconds) is over. Signal handlers run "

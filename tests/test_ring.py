@@ -1,6 +1,7 @@
 """What a ring promises its producer, its learner and its supervisor while nobody dies."""
 
 import struct
+import threading
 
 import numpy as np
 import pytest
@@ -299,6 +300,28 @@ def test_a_slot_below_a_new_base_is_acted_with_a_version_that_exists(rig):
     assert producer.exact_version() == 9
     produce(producer)
     assert producer.exact_version() == 9
+
+
+def test_a_request_for_the_state_rings_the_producer_and_is_asked_of_it_at_that_sequence(rig):
+    run = rig(grant=3, mode="exact", batch_slots=1, world_state_bytes=8)
+    producer, learner, raw = run.producer(), run.learner(), run.raw()
+    learner.request_state(1)
+    assert producer.claimable() == "claimable"
+    produce(producer)
+    assert producer.claimable() == "save"
+    assert producer.wait(600), "nothing to sleep for"
+    assert learner.state_sequence is None
+    raw["state_sequence"] = 1
+    assert learner.state_sequence == 1
+    assert producer.claimable() == "claimable"
+    produce(producer)
+    produce(producer)
+    assert producer.claimable() == "wait_credit"
+    waiter = threading.Timer(0.05, learner.request_state, (3,))
+    waiter.start()
+    assert producer.wait(600), "woken by the request"
+    assert producer.claimable() == "save"
+    waiter.join()
 
 
 VIEWS = {
