@@ -24,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 import config as configuration
+from config.rotate import reopen_when_told
 from consumers import checkpoint, shelf
 from consumers.diagnostics import finite
 from consumers.models import PolicyModel
@@ -216,7 +217,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--render", action="store_true", help="show --episodes (1) in the terminal instead")
     parser.add_argument("--argmax", action="store_true", help="with --render: take the likeliest action")
     parser.add_argument("--json", type=Path, help="also write the result to this file")
+    parser.add_argument("--log", type=Path, help=argparse.SUPPRESS)  # where the supervisor has our output go
     args = parser.parse_args(arguments)
+    if args.log is not None:
+        reopen_when_told(args.log)
     resolved = args.run / RESOLVED
     if not resolved.is_file():
         print(f"evaluate: {resolved}: no such file; needs the directory of a run", file=sys.stderr)

@@ -9,6 +9,8 @@ import os
 import signal
 from pathlib import Path
 
+from config.rotate import reopen_when_told
+
 PR_SET_PDEATHSIG = 1
 
 
@@ -21,16 +23,4 @@ def settle_in(parent: int, log: Path) -> None:
     if os.getppid() != parent:
         raise SystemExit("the supervisor is gone")
     faulthandler.enable(all_threads=True)
-    signal.signal(signal.SIGUSR1, lambda *_: reopen(log))
-    reopen(log)  # it may have been set aside while this process was not ready to be told
-
-
-def reopen(log: Path) -> None:
-    """Makes stdout and stderr go to the file of that name."""
-    try:
-        fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError:  # then they go on where they went
-        return
-    for stream in (1, 2):
-        os.dup2(fd, stream)
-    os.close(fd)
+    reopen_when_told(log)

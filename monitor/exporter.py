@@ -26,6 +26,7 @@ from prometheus_client.exposition import choose_encoder
 
 import config
 import ringbuf
+from config.rotate import reopen_when_told
 from monitor import procfs, rundir
 from monitor.collector import Facts, RunCollector
 from monitor.status import Table
@@ -212,6 +213,7 @@ def main(arguments: Sequence[str]) -> int:
     procfs.die_with_parent(options.parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _stop)
+    reopen_when_told(options.dir / rundir.LOGS / f"{options.role}-{options.index}.log")
     facts, settings = build_facts(options.dir)
     control = ringbuf.Control.attach(options.control, options.process)
     rings = [ringbuf.Ring.attach(int(fd), control, role="monitor") for fd in options.rings.split(",")]

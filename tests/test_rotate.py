@@ -1,8 +1,20 @@
 """What is set aside by size: in order, bounded in number, and without losing a line."""
 
+import json
 import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
 
+import pytest
+from command import ROOT
+
+import config
 from config.rotate import rotate
+from monitor import rundir
+from monitor.rotate import Growth, Rotation
 
 
 def test_the_newest_is_1_and_the_oldest_goes(tmp_path):
@@ -30,3 +42,107 @@ def test_a_writer_that_has_the_file_open_loses_nothing(tmp_path):
         rotate(path, 1)
         writer.write("after\n")
     assert (tmp_path / "a.log.1").read_text() == "before\nafter\n"
+
+
+WRITER = """
+import itertools, pathlib, sys, time
+from config.rotate import reopen_when_told
+reopen_when_told(pathlib.Path(sys.argv[1]))
+for number in itertools.count():
+    print(f"line {number:06d}", flush=True)
+    if number % 50 == 0:
+        time.sleep(0.001)
+        if pathlib.Path(sys.argv[2]).exists():
+            break
+"""
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def everything(log):
+    """Lines of a log and all that was set aside of it, oldest first."""
+    aside = sorted(log.parent.glob(f"{log.name}.*"), key=lambda path: -int(path.suffix[1:]))
+    files = [*aside, log] if log.exists() else aside
+    # Joined first: a line may begin in one file and end in the next.
+    return "".join(file.read_text() for file in files).splitlines()
+
+
+def test_no_line_is_lost_however_often_a_log_is_set_aside(tmp_path):
+    (tmp_path / rundir.LOGS).mkdir()
+    log, enough = tmp_path / rundir.LOGS / "producer-0.log", tmp_path / "enough"
+    rotation = Rotation(tmp_path, limit_bytes=2000, files=100)
+    with log.open("w") as out:
+        command = [sys.executable, "-c", WRITER, str(log), str(enough)]
+        writer = subprocess.Popen(command, cwd=ROOT, stdout=out)
+    wait_for(lambda: log.stat().st_size > 0)
+    while writer.poll() is None:
+        if rotation.rotate() == ["producer-0"]:
+            writer.send_signal(signal.SIGUSR1)
+        if len(list(log.parent.iterdir())) > 50:
+            enough.touch()
+        time.sleep(0.001)
+    assert writer.returncode == 0
+    lines = everything(log)
+    assert lines == [f"line {number:06d}" for number in range(len(lines))]
+    assert len(lines) > 50 * 100
+
+
+def test_a_writer_is_asked_again_until_it_obeys(tmp_path):
+    (tmp_path / rundir.LOGS).mkdir()
+    log = tmp_path / rundir.LOGS / "learner-0.log"
+    log.write_text("x" * 101)
+    rotation = Rotation(tmp_path, limit_bytes=100, files=2)
+    assert rotation.rotate() == ["learner-0"]
+    assert rotation.rotate() == ["learner-0"]
+    log.write_text("anew")
+    assert rotation.rotate() == []
+
+
+def test_a_writer_that_never_obeys_cannot_fill_the_disk(tmp_path, monkeypatch):
+    (tmp_path / rundir.LOGS).mkdir()
+    log = tmp_path / rundir.LOGS / "producer-0.log"
+    rotation = Rotation(tmp_path, limit_bytes=100, files=2)
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    with log.open("ab", buffering=0) as deaf:
+        most = 0
+        for _ in range(100):
+            deaf.write(b"y" * 60)
+            rotation.rotate()
+            now += 1.0
+            most = max(most, sum(path.stat().st_size for path in log.parent.iterdir()))
+        deaf.write(b"the end")
+    assert most <= 10 * 60 + 2 * 100 + 2 * 60, "what comes in ten seconds, and twice the limit"
+    assert (log.parent / "producer-0.log.1").read_bytes().endswith(b"the end")
+
+
+def test_events_are_set_aside_too_and_go_on(tmp_path):
+    directory = rundir.RunDirectory.take(tmp_path / "run")
+    directory.begin()
+    rotation = Rotation(directory.path, limit_bytes=300, files=20)
+    for number in range(40):
+        directory.event("learner", 0, "something", number=number)
+        assert rotation.rotate() == []
+    lines = everything(directory.path / rundir.EVENTS)
+    assert [json.loads(line)["number"] for line in lines] == list(range(40))
+    assert len(list(directory.path.glob("events.jsonl.*"))) > 5
+    directory.release()
+
+
+def test_the_growth_of_a_run_directory_has_a_bound_that_its_files_keep(tmp_path):
+    settings = config.Config.model_validate({
+        "sim": {"name": "cartpole"}, "producers": {"count": 1}, "checkpoint": {"keep": 2},
+        "monitor": {"log_bytes": 1 << 20, "log_files": 2}, "supervisor": {"keep_bad_slots": 3}})
+    (tmp_path / rundir.LOGS).mkdir()
+    (tmp_path / rundir.LOGS / "a.log").write_bytes(bytes(500))
+    (tmp_path / "latest").symlink_to(tmp_path / rundir.LOGS / "a.log")  # counts once
+    growth = Growth(tmp_path, settings, slot_bytes=1000)
+    free = pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.1)
+    assert growth.report(0) == {"bytes": 500, "bound_bytes": None, "free_bytes": free}
+    # Seven logs of three files, two checkpoints and five on the way in or out, three slots, the rest.
+    assert growth.report(100)["bound_bytes"] == 7 * 3 * (1 << 20) + 7 * 100 + 3 * 1000 + (16 << 20)
