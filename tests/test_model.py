@@ -1,0 +1,120 @@
+"""The protocol as Promela models, searched to the end by spin: no error in them, and each mutant is found.
+
+The models are in tests/model/, what they leave out stands in their first lines. Every access to shared memory
+is one step there and memory is sequentially consistent; so they cannot show what a relaxed store does
+(test_races.py), nor that the C code does what the model does (test_step_kill.py, test_recovery.py).
+
+    HEADRACE_MODEL_FIGURES=FILE   appends a line a search: model, definitions, states, seconds
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+MODELS = Path(__file__).parent / "model"
+SEARCH_MEGABYTES = 3500
+FIGURES = os.environ.get("HEADRACE_MODEL_FIGURES")
+
+POLICIES = ["", "DROP_NEWEST", "DROP_OLDEST"]
+HOLDS = [  # model, definitions: about two minutes on one core, all together
+    *(("transport", f"KILLS=2 SUPERVISOR_DEATHS=0 {policy}") for policy in POLICIES),
+    *(("transport", f"KILLS=1 SUPERVISOR_DEATHS=1 {policy}") for policy in POLICIES),
+    ("transport", "KILLS=1 SUPERVISOR_DEATHS=0 LEARNERS=2 ITEMS=2"),
+    ("delivery", "DEATHS=3 SUPERVISOR_DEATHS=1"),
+    ("delivery", "DEATHS=1 SUPERVISOR_DEATHS=1 ROLLBACKS=1"),
+    ("delivery", "DEATHS=3 SUPERVISOR_DEATHS=1 K=1"),
+    ("delivery", "DEATHS=0 SUPERVISOR_DEATHS=0 POISON"),
+    ("delivery", "DEATHS=1 SUPERVISOR_DEATHS=1 POISON"),
+    ("credit", "N=1 VERSIONS=1 KILLS=1 FAILURES=1"),
+    ("credit", "N=1 VERSIONS=2 KILLS=0"),
+    ("credit", "R=1 N=2 ETA=1 VERSIONS=2 KILLS=1 FAILURES=0 TORN=1"),
+]
+HOLDS_LARGER = [
+    *(("transport", f"KILLS=3 SUPERVISOR_DEATHS=1 ITEMS=4 {policy}") for policy in POLICIES),
+    *(("transport", f"KILLS=1 SUPERVISOR_DEATHS=0 LEARNERS=2 {policy}") for policy in POLICIES),
+    ("delivery", "DEATHS=3 SUPERVISOR_DEATHS=2 ROLLBACKS=1 ITEMS=4"),
+    ("delivery", "DEATHS=4 SUPERVISOR_DEATHS=1 ROLLBACKS=2 ITEMS=5"),
+    ("credit", "N=1 VERSIONS=2 KILLS=1 FAILURES=1"),
+    ("credit", "N=1 VERSIONS=3 KILLS=0 ETA=1"),
+    ("credit", "R=1 N=2 ETA=1 VERSIONS=3 KILLS=1 FAILURES=0 TORN=1"),
+]
+SLEEPS = "invalid end state"
+WRONG = "assertion violated"
+MUTANTS = [  # model, what is broken, the rest of the definitions, how it shows
+    ("transport", "NO_BELLS", "KILLS=1", SLEEPS),
+    ("transport", "HEAD_WITHOUT_FREE", "KILLS=1", WRONG),
+    ("transport", "HEAD_WITHOUT_HINT", "KILLS=1 DROP_NEWEST", WRONG),
+    ("transport", "COUNT_IN_PLACE", "KILLS=1 DROP_OLDEST", WRONG),
+    ("transport", "EARLY_COUNT", "KILLS=1", WRONG),
+    ("transport", "SETTLE_ADDS", "KILLS=1", WRONG),
+    ("transport", "NO_SECOND_LOOK", "KILLS=0", SLEEPS),
+    ("transport", "LATE_LOOK", "KILLS=0", WRONG),
+    ("transport", "BELL_COUNT", "KILLS=1", WRONG),
+    ("delivery", "ACK_BEFORE_PUBLISH", "DEATHS=1", WRONG),
+    ("delivery", "LIST_AFTER_WORDS", "DEATHS=1", WRONG),
+    ("delivery", "EXAMINED_NOT_KEPT", "DEATHS=3", WRONG),
+    ("delivery", "NOT_ALONE", "DEATHS=3", WRONG),
+    ("delivery", "FLOOR_NOT_KEPT", "DEATHS=1 ROLLBACKS=1", WRONG),
+    ("delivery", "COUNT_IN_PLACE", "DEATHS=1 SUPERVISOR_DEATHS=1", WRONG),
+    ("delivery", "LATE_SETTLE", "DEATHS=1", WRONG),
+    ("credit", "NOT_LOWERED", "N=1 VERSIONS=1", SLEEPS),
+    ("credit", "LOWERED_ONCE", "N=1 VERSIONS=1", SLEEPS),
+    ("credit", "QUIET_LOWERING", "N=1 VERSIONS=1", SLEEPS),
+    ("credit", "CLEARED_AFTER_BELL", "N=1 R=1 VERSIONS=1 KILLS=0", SLEEPS),
+]
+
+pytestmark = pytest.mark.skipif(shutil.which("spin") is None, reason="needs spin (apt-get install spin)")
+
+
+def search(model, definitions, directory, optimize):
+    """What the search says; with a compiler that takes its time where the search does."""
+    begin = time.monotonic()
+    define = [f"-D{word}" for word in definitions.split()]
+    options = {"cwd": directory, "capture_output": True, "text": True, "check": False}
+    made = subprocess.run(["spin", *define, "-a", MODELS / f"{model}.pml"], **options)
+    assert made.returncode == 0, made.stdout
+    flags = [optimize, "-w", "-DSAFETY", "-DCOLLAPSE", f"-DMEMLIM={SEARCH_MEGABYTES}"]
+    subprocess.run(["gcc", *flags, "-o", "pan", "pan.c"], cwd=directory, check=True)
+    found = subprocess.run(["./pan", "-m1000000", "-w22"], **options).stdout
+    states = re.search(r"^ *([\d.e+]+) states, stored", found, re.MULTILINE)
+    assert states is not None, found
+    if FIGURES:
+        with open(FIGURES, "a", encoding="ascii") as file:
+            seconds = time.monotonic() - begin
+            print(f"{model}\t{' '.join(definitions.split())}\t{states[1]}\t{seconds:.1f}", file=file)
+    return found
+
+
+def holds(model, definitions, directory):
+    found = search(model, definitions, directory, "-O2")
+    assert "errors: 0" in found, found
+    for cut_short in ("max search depth too small", "Search not completed", "MEMLIM", "out of memory"):
+        assert cut_short not in found, found
+
+
+@pytest.mark.parametrize(("model", "definitions"), HOLDS)
+def test_the_model_has_no_error(tmp_path, model, definitions):
+    holds(model, definitions, tmp_path)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("model", "definitions"), HOLDS_LARGER)
+def test_the_model_has_no_error_with_larger_bounds(tmp_path, model, definitions):
+    holds(model, definitions, tmp_path)
+
+
+@pytest.mark.parametrize(("model", "mutant", "definitions", "shows"), MUTANTS)
+def test_the_search_finds_what_is_broken(tmp_path, model, mutant, definitions, shows):
+    found = search(model, f"{mutant} {definitions}", tmp_path, "-O0")
+    assert "errors: 1" in found, found
+    assert shows in found
+
+
+def test_waiters_could_be_counted_if_nobody_died(tmp_path):
+    """So it is the death that the count of waiters does not survive."""
+    holds("transport", "BELL_COUNT KILLS=0 SUPERVISOR_DEATHS=0", tmp_path)
