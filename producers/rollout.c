@@ -141,9 +141,11 @@ static outcome check_segment(const rollout *r, const unsigned char *payload) {
     const hr_plan *plan = r->plan;
     hr_field_id broken = hr_guards_broken(plan, payload);
     if (broken < HR_FIELDS) {
+        /* The rows of the last world end where the guard begins. */
         unsigned long long first = plan->first_world;
-        crash_found(r, -1, r->step, "wrote past its rows of %s: one of the worlds %llu to %llu, in the %u steps before step %llu",
-                    hr_field_names[broken], first, first + plan->worlds - 1, plan->horizon, (unsigned long long)r->step);
+        crash_found(r, (int32_t)plan->worlds - 1, r->step - 1,
+                    "wrote past its rows of %s within %u steps; of the worlds %llu to %llu the nearest is",
+                    hr_field_names[broken], plan->horizon, first, first + plan->worlds - 1);
         return FAILED;
     }
     const float *reward = (const float *)(payload + plan->field[HR_REWARD].offset);

@@ -129,8 +129,11 @@ def test_a_simulator_that_writes_past_its_rows_is_named_with_the_field(
         library: Path, tmp_path: Path, field: str) -> None:
     run = Broken(library, tmp_path, f"{field} overrun", odd=False)
     assert run.code == 70
-    assert f"simulator faulty wrote past its rows of {field}: one of the worlds 0 to {WORLDS - 1}" in run.said
-    assert run.counters["crash_signal"] == NO_SIGNAL
+    last, seed = WORLDS - 1, int(world_seeds(SEED, WORLDS)[-1])
+    end = (STEP // HORIZON + 1) * HORIZON - 1
+    assert (f"simulator faulty wrote past its rows of {field} within {HORIZON} steps; of the worlds 0 to "
+            f"{last} the nearest is: world {last}, seed {seed}, step {end}\n" in run.said)
+    assert (run.counters["crash_signal"], run.counters["crash_world"]) == (NO_SIGNAL, last + 1)
     run.nothing_of_it_was_handed_out()
 
 
