@@ -190,6 +190,116 @@ def test_sweep(rig, every):
             assert goes_on(run) == 2
 
 
+def test_train(rig, every):
+    """A batch of two is leased, published, acked: each is on the published list or delivered again."""
+    run = prepared(rig, 3)
+    seen = set()
+    with Stepper(every, run, "train", 1) as stepper:
+        for _ in stepper.kills():
+            listed = [entry[:2] for entry in run.channel.consumed_list()]
+            assert listed == ([(0, 1), (0, 2)] if run.channel.published else [])
+            recover(run, listed)
+            found = run.ring.books()
+            exact(found)
+            assert found["consumed"] == len(listed)
+            seen.add((found["consumed"], found["redelivered"]))
+            assert drain(run) == ([0] if listed else [0, 1, 2])
+            assert goes_on(run) == 3
+    assert {consumed for consumed, _ in seen} == {0, 2}
+    assert seen <= {(0, 0), (0, 1), (0, 2), (2, 0)}
+
+
+def test_examine(rig, every):
+    """Killed in its examination a slot is set aside; once that is over, its learner's death tells nothing."""
+    run = prepared(rig, 2)
+    raw = run.raw()
+    raw.set_word("ready", 1, deliveries=2)
+    seen = set()
+    with Stepper(every, run, "examine", 1) as stepper:
+        for _ in stepper.kills():
+            recover(run)
+            exact(run.ring.books())
+            state, _, deliveries, _ = raw.word(1)
+            seen.add((state, deliveries))
+            assert drain(run) == ([0] if state == "bad" else [0, 1])
+            assert goes_on(run) == 2
+    assert {("ready", 2), ("bad", 3)} <= seen <= {("ready", 2), ("bad", 3), ("ready", 1)}
+
+
+def test_announce(rig, every):
+    run = prepared(rig, 1)
+    with Stepper(every, run, "announce") as stepper:
+        for _ in stepper.kills():
+            recover(run)
+            assert run.ring.observe().acting is None
+            exact(run.ring.books())
+            assert drain(run) == [0]
+            assert goes_on(run) == 1
+
+
+def test_grant(rig, every):
+    """Credit is derived from the words, so that it does not matter where a grant broke off."""
+    run = prepared(rig, 1)
+    seen = set()
+    with Stepper(every, run, "grant") as stepper:
+        for _ in stepper.kills():
+            recover(run)
+            found = run.ring.books()
+            exact(found)
+            seen.add(found["granted"])
+            learner = run.learner()
+            assert learner.outstanding == found["granted"]
+            learner.close()
+            assert drain(run) == [0]
+            assert goes_on(run) == 1
+    assert seen <= {9, 10}
+    assert 10 in seen
+
+
+@pytest.mark.parametrize("operation", ["lower_granted", "set_owner"])
+def test_what_the_supervisor_does_to_a_ring_in_back_off(rig, every, operation):
+    """Killed in it, the next supervisor does it again: the credit is back, learner and producer are rung."""
+    run = prepared(rig, 1)
+    raw = run.raw()
+    control = run.process(1)
+    with Stepper(every, run, operation, 0) as stepper:
+        for _ in stepper.kills():
+            seen, bell = control.bell_value(0), raw["bell"] & 0xFFFFFFFF
+            recover(run)
+            run.ring.lower_granted_to_head()
+            run.ring.set_owner(0)
+            assert control.bell_wait(0, seen, 0)
+            assert raw["bell"] & 0xFFFFFFFF != bell
+            found = run.ring.books()
+            exact(found)
+            assert (found["granted"], found["owner"]) == (1, 0)
+            assert drain(run) == [0]
+            assert goes_on(run) == 1
+
+
+def test_a_reader_of_weights_leaves_nothing_behind(rig, every):
+    run = prepared(rig, 1)
+    with Stepper(every, run, "read") as stepper:
+        for _ in stepper.kills():
+            assert [bytes(memory) for memory in stepper.memory] == stepper.saved
+
+
+@pytest.mark.parametrize("deliveries", [1, 3])
+def test_sweep_of_a_lease_that_is_on_no_list(rig, every, deliveries):
+    """The supervisor is killed while it gives a slot back, or sets it aside."""
+    run = prepared(rig, 2)
+    run.raw().set_word("leased", 1, deliveries=deliveries, owner=1)
+    with Stepper(every, run, "sweep", 99) as stepper:
+        for _ in stepper.kills():
+            recover(run)
+            found = run.ring.books()
+            exact(found)
+            aside = deliveries == 3
+            assert (found["redelivered"], found["bad"]) == (not aside, aside)
+            assert drain(run) == ([0] if aside else [0, 1])
+            assert goes_on(run) == 2
+
+
 def test_free_bad(rig, every):
     run = prepared(rig, 2)
     run.raw().set_word("bad", 1, deliveries=3)

@@ -52,6 +52,26 @@ static void operate(const char *operation, hr_ring *ring, hr_weights *weights, u
         need(hr_ring_drop(ring, sequence, HR_ROLLBACK) == 0, "drop");
     } else if (strcmp(operation, "grant") == 0) {
         hr_ring_grant(ring, 1);
+    } else if (strcmp(operation, "train") == 0) { /* `sequence` and the next: lease, publish version 1, ack */
+        const hr_list_entry list[2] = {{.sequence = sequence}, {.sequence = sequence + 1}};
+        static float values[8];
+        for (uint64_t s = sequence; s < sequence + 2; s++)
+            need(hr_ring_lease(ring, s) == HR_LEASE_GOOD, "lease");
+        for (int i = 0; i < 8; i++)
+            values[i] = 1;
+        hr_weights_publish(weights, 1, values, "snapshot", 8, list, 2, 0);
+        for (uint64_t s = sequence; s < sequence + 2; s++)
+            need(hr_ring_ack(ring, s, HR_CONSUMED) == 0, "ack");
+    } else if (strcmp(operation, "examine") == 0) {
+        need(hr_ring_lease(ring, sequence) == HR_LEASE_GOOD, "lease");
+        need(hr_ring_examined(ring, sequence) == 0, "examined");
+    } else if (strcmp(operation, "read") == 0) {
+        static float copy[8];
+        need(hr_weights_copy(weights, hr_weights_published(weights), copy) == 1, "copy");
+    } else if (strcmp(operation, "lower_granted") == 0) {
+        need(hr_ring_lower_granted(ring) == 1, "lower");
+    } else if (strcmp(operation, "set_owner") == 0) {
+        hr_ring_set_owner(ring, sequence);
     } else if (strcmp(operation, "sweep") == 0) { /* sequence is on the list of the published version */
         hr_sweep_producer(ring);
         hr_sweep_learner(ring, HR_NONE, &sequence, 1);
@@ -88,7 +108,8 @@ static void child(char **argv)
     const int produces = strcmp(operation, "produce") == 0 || strcmp(operation, "announce") == 0 ||
                          strcmp(operation, "give_up") == 0 || strcmp(operation, "skip") == 0 ||
                          strcmp(operation, "save") == 0;
-    const int learns = strcmp(operation, "consume") == 0 || strcmp(operation, "drop") == 0 ||
+    const int learns = strcmp(operation, "train") == 0 || strcmp(operation, "examine") == 0 ||
+                       strcmp(operation, "consume") == 0 || strcmp(operation, "drop") == 0 ||
                        strcmp(operation, "grant") == 0 || strcmp(operation, "load") == 0;
     ring_fd = atoi(argv[2]);
     need(hr_control_attach(&control, atoi(argv[1]), produces ? 100 : 1, error, sizeof error) == 0, "control");
