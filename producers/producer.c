@@ -5,6 +5,7 @@
  *   producer --role producer --index I --run NAME --dir DIR --sim SIM.so --control FD --weights FD --ring FD
  *            --process N [--core N] [--parent PID]
  *
+ * SIGUSR1: opens DIR/logs/producer-I.log again as standard output and error. A stop comes through the control block.
  * Exit codes: 0 done or told to stop, 2 usage, 64 a bad parameter, 69 a resource is missing, 70 internal. */
 #include <errno.h>
 #include <limits.h>

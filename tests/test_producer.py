@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from native import DATA, compile_simulator
 
 from bench.rig import Rig
 from consumers.models import PolicyModel
@@ -173,6 +174,13 @@ def test_describe_tells_a_simulators_shapes_parameters_and_score() -> None:
     assert spec["heads"] == [{"choices": 3}]
     assert spec["statistics"][spec["score"]]["name"] == "score"
     assert {p["name"]: p["default"] for p in spec["params"]}["frameskip"] == 4
+    with load("breakout").create(1) as worlds:
+        assert spec["state_bytes"] + worlds.obs.nbytes == len(worlds.save(0)), "the loader saves the row too"
+
+
+def test_describe_tells_that_a_simulator_cannot_be_saved(tmp_path: Path) -> None:
+    spec = native.describe(compile_simulator((DATA / "faulty.c").read_text(), tmp_path / "faulty.so"))
+    assert (spec["save"], spec["state_bytes"]) == (False, 0)
 
 
 @pytest.mark.parametrize(
