@@ -37,16 +37,18 @@ monitor: {port: 0}
 
 
 class LiveRun:
-    """`overrides` as on the command line."""
+    """`overrides` as on the command line. `worlds`: that the producers go on from, one a ring."""
 
-    def __init__(self, folder, zygote, *overrides, text=RUN):
+    def __init__(self, folder, zygote, *overrides, text=RUN, worlds=()):
         self.folder, self.zygote = folder, zygote
-        (folder / "logs").mkdir(parents=True)
+        (folder / "logs").mkdir(parents=True, exist_ok=True)
         (folder / "live.yaml").write_text(text)
         self.prepared = prepare(str(folder / "live.yaml"), list(overrides))
         (folder / "config.resolved.yaml").write_text(config.dump_resolved(self.prepared.config))
         self.segments = Segments(self.prepared, uuid.uuid4(), directory=str(folder))
         self.control, self.rings = self.segments.control, self.segments.rings
+        for ring, state in zip(self.rings, worlds, strict=False):
+            ring.load_state(state)
         self.table = Table.of(len(self.rings))
         self.producers: list[subprocess.Popen] = []
         self.pid = None  # of the learner
@@ -55,12 +57,12 @@ class LiveRun:
 
     # The supervisor's part
 
-    def start(self, faults=""):
+    def start(self, faults="", **options):
         for ring in self.rings:
             ring.set_owner(0)
         for index in range(len(self.rings)):
             self._start_producer(index)
-        self.learner(faults)
+        self.learner(faults, **options)
 
     def _identity(self, role, index, slot, parent):
         self.control.set_process(slot, role=role, role_index=index, state="running", epoch=1)
@@ -85,7 +87,7 @@ class LiveRun:
             ring.set_owner(0)
         arguments = self._identity("learner", 0, self.table.learner, self.zygote.pid)
         arguments += ["--rings", ",".join(str(ring.fd) for ring in self.rings)]
-        arguments += [part for name, value in options.items() for part in (f"--{name}", value)]
+        arguments += [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", value)]
         fds = [self.control.fd, self.segments.weights.fd, *(ring.fd for ring in self.rings)]
         self.zygote.spawn(arguments, fds, faults)
         self.code = None

@@ -2,177 +2,20 @@
 end."""
 
 import json
-import os
-import struct
 import threading
-import time
 
 import pytest
-import torch
+from inprocess import AGENTS, DEADLINE_SECONDS, HORIZON, LEARNER, PRODUCER, runs
 from rings import Raw
 from segments import Slot
 
-import config
-from consumers import checkpoint, journal, learner, shelf
-from producers.program import build
-from ringbuf import Control, Plan, Ring, Weights, books, segments
-
-HORIZON, AGENTS = 8, 6
-SPEC = {"obs": {"dtype": "float32", "shape": [5]}, "heads": [{"choices": 3}], "mask": False}
-DEADLINE_SECONDS = 60  # against hanging only
-SUPERVISOR, LEARNER, PRODUCER = 0, 1, 100  # places in the process table
-
-
-class Run:
-    """A learner in a thread of its own; the test is its supervisor and its producers."""
-
-    def __init__(self, folder, *, rings=2, slots=4, mode="async", exact=0, limit=1, full="block", **sections):
-        batch_slots = sections.pop("batch_slots", rings)
-        self.folder, self.rings, run_id = folder, rings, os.urandom(16)
-        settings = {"minibatches": 2, "batch_slots": batch_slots, "threads": 1, "precision": "float32"}
-        base = {
-            "sim": {"name": "toy"},
-            "mode": mode,
-            "staleness": {"limit": "none" if limit is None else limit, "exact": exact},
-            "producers": {"count": rings, "agents": AGENTS},
-            "rollout": {"horizon": HORIZON},
-            "ring": {"slots": slots, "full": full},
-            "learner": settings | sections.pop("learner", {}),
-        }
-        (folder / "config.resolved.yaml").write_text(json.dumps(base | sections))
-        self.config = config.load_resolved(folder / "config.resolved.yaml")
-        program = build({"hidden": [8], "activation": "tanh"}, SPEC)
-        parts = ["control", "weights", *(f"ring-{i}" for i in range(rings))]
-        self.names = [segments.name(run_id, part) for part in parts]
-        self.control = segments.create_control(self.names[0], run_id)
-        self.channel = segments.create_weights(
-            self.names[1],
-            count=program.count,
-            buffers=3 + exact,
-            program=program.encode(),
-            snapshot_bytes=1 << 17,
-            list_entries=batch_slots,
-            run_id=run_id,
-        )
-        self.owned = []
-        for i in range(rings):
-            plan = Plan.build(
-                sim="toy",
-                horizon=HORIZON,
-                worlds=AGENTS,
-                world_agents=1,
-                obs_dtype="float32",
-                obs_shape=(5,),
-                choices=(3,),
-                statistics=2,
-                score=1,
-                unpacked_step_bytes=20,
-                mode="async" if mode == "async" else "exact",
-                full=full,
-                pickup="slot",
-                lagged_versions=exact,
-                producers=rings,
-                batch_slots=batch_slots,
-                ring=i,
-            )
-            self.owned.append(segments.create_ring(self.names[2 + i], plan, slots, run_id, self.control))
-            self.owned[i].set_owner(0)
-            self.control.set_process(PRODUCER + i, role="producer", role_index=i, state="running")
-        self.control.set_process(LEARNER, role="learner", role_index=0, state="running")
-        self.reader = Weights.attach(self.channel.fd)
-        self.producers = [
-            Ring.attach(ring.fd, Control.attach(self.control.fd, PRODUCER + i), "producer")
-            for i, ring in enumerate(self.owned)
-        ]
-        self.written = 0
-        self.learner = learner.Learner(
-            self.config,
-            folder,
-            Control.attach(self.control.fd, LEARNER),
-            Weights.attach(self.channel.fd, "writer"),
-            [Ring.attach(ring.fd, Control.attach(self.control.fd, LEARNER)) for ring in self.owned],
-        )
-        self.thread = threading.Thread(target=self.learner.run, daemon=True)
-
-    def start(self):
-        self.thread.start()
-        self.until(lambda: self.control.process(LEARNER).phase == "wait_data")
-
-    def until(self, condition):
-        """Waits for what must happen; hanging is the failure."""
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while not condition():
-            assert time.monotonic() < deadline, "it never came"
-            assert self.thread.is_alive() or condition(), "the learner ended"
-            time.sleep(0.001)
-
-    def claimable(self, ring):
-        return self.producers[ring].claimable() == "claimable"
-
-    def write(self, ring, scores=()):
-        """One slot as its producer writes it; `scores` of the episodes that end in it. Returns its
-        sequence."""
-        self.until(lambda: self.claimable(ring))
-        producer = self.producers[ring]
-        if producer.plan.mode == "exact":
-            version = producer.exact_version()
-            self.until(lambda: self.reader.published >= version)
-        else:
-            version = producer.announce(self.reader)
-        claim = producer.claim(version)
-        slot = Slot(self.written, horizon=HORIZON, agents=AGENTS, version=version)
-        self.written += 1
-        for name in ("obs", "action", "logprob", "reward", "terminated", "truncated", "valid", "version"):
-            claim.array(name)[...] = slot.fields[name]
-        records = claim.array("episodes")
-        for i, score in enumerate(scores):
-            record = struct.pack("<qiifff", version, 0, 7, 1.0, 99.0, score)
-            records[i, : len(record)] = memoryview(record)
-        del records
-        sequence = claim.sequence
-        claim.commit(int(slot.fields["valid"].sum()), len(scores), version)
-        return sequence
-
-    def counters(self):
-        return self.control.counters(LEARNER)
-
-    def stop(self, reason):
-        """What the supervisor does at a stop, up to the point where every producer is gone."""
-        self.control.set_stop(reason)
-        for ring in self.owned:
-            ring.sweep_producer()
-        self.control.set_producers_gone()
-        self.thread.join(DEADLINE_SECONDS)
-        assert not self.thread.is_alive(), "the learner did not end"
-
-    def lines(self):
-        return [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
-
-    def close(self):
-        for name in self.names:
-            segments.unlink(name)
-        if self.thread.is_alive():
-            self.control.set_stop("failure")
-            self.control.set_producers_gone()
-            self.thread.join(DEADLINE_SECONDS)
+from consumers import checkpoint, journal, shelf
+from ringbuf import books
 
 
 @pytest.fixture
 def start(tmp_path, monkeypatch):
-    """Begins a Run. Its learner wakes up for bells alone: what no bell tells it would hang."""
-    monkeypatch.setattr(learner, "SLICE_SECONDS", 3600.0)
-    made = []
-    torch.set_num_threads(1)
-
-    def begin(**options):
-        run = Run(tmp_path, **options)
-        made.append(run)
-        run.start()
-        return run
-
-    yield begin
-    for run in made:
-        run.close()
+    yield from runs(tmp_path, monkeypatch)
 
 
 def test_version_0_and_its_checkpoint_come_before_any_experience(start):
@@ -411,3 +254,84 @@ def test_a_torn_slot_is_set_aside_and_the_batch_filled_up(start):
     assert run.owned[0].books()["bad"] == 1
     listed = [sequence for _, sequence, _ in run.channel.consumed_list()]
     assert listed == [1, 2]
+
+
+def test_what_may_change_in_a_live_run_does(start, tmp_path):
+    run = start(rings=1, batch_slots=1, learner={"learning_rate": 1e-3})
+    run.write(0)
+    run.until(lambda: run.counters()["updates"] == 1)
+    run.change(
+        learner={"learning_rate": 0.5, "entropy_coef": 0.25},
+        stop={"versions": 3, "window": 200, "score": 1.0},
+        checkpoint={"interval_seconds": 1e-6},
+        monitor={"log_bytes": 1, "log_files": 2},
+    )
+    run.write(0)
+    run.until(lambda: run.counters()["updates"] == 2)
+    gauges = run.control.gauges(LEARNER)
+    assert (gauges["learning_rate"], gauges["entropy_coef"]) == (0.5, 0.25)
+    run.until(lambda: run.counters()["checkpoints"] == 2)
+    assert (run.learner.books.score.window, run.learner.books.score.goal) == (200, 1.0)
+    assert not run.counters()["stop_request"]
+    run.write(0)
+    run.until(lambda: run.counters()["stop_request"])
+    run.stop("versions")
+    assert (tmp_path / "metrics.jsonl.1").exists()
+
+
+def test_a_window_for_which_a_snapshot_has_no_room_is_cut_and_training_goes_on(start):
+    run = start(rings=1, batch_slots=1)
+    run.change(stop={"window": 10**9})
+    run.write(0, scores=[1.0])
+    run.until(lambda: run.counters()["updates"] == 1)
+    assert 1000 < run.learner.books.score.window < (1 << 17) / 8
+
+
+def test_a_checkpoint_that_failed_is_tried_again_soon_and_said_to_have_failed(start, monkeypatch):
+    run = start(rings=1, batch_slots=1, checkpoint={"interval_seconds": 1e9, "retry_seconds": 1e-6})
+    put, full = shelf.put, []
+
+    def refused(*args, **options):
+        if not full:
+            full.append(1)
+            raise OSError(28, "No space left on device")
+        return put(*args, **options)
+
+    monkeypatch.setattr(shelf, "put", refused)
+    run.write(0)
+    run.until(lambda: run.counters()["updates"] == 1)
+    assert run.counters()["checkpoint_failures"] == 0
+    run.change(checkpoint={"interval_seconds": 1e-6})
+    run.write(0)
+    run.until(lambda: run.counters()["checkpoint_failures"] == 1)
+    run.change(checkpoint={"interval_seconds": 1e9})
+    run.write(0)
+    run.until(lambda: run.counters()["checkpoints"] == 2)
+    lines = [json.loads(line) for line in (run.folder / "events.jsonl").read_text().splitlines()]
+    told = [event for event in lines if event["event"] == "checkpoint_failed"]
+    assert len(told) == 1
+    assert "No space" in told[0]["why"]
+
+
+def test_progress_is_minibatches_done_and_beats_with_each(start):
+    run = start(rings=1, batch_slots=1, learner={"epochs": 3})
+    before = run.control.process(LEARNER)
+    run.write(0)
+    run.until(lambda: run.counters()["updates"] == 1)
+    run.until(lambda: run.control.process(LEARNER).phase == "wait_data")
+    after = run.control.process(LEARNER)
+    assert after.progress - before.progress == 2 + 3 * 2
+    assert after.heartbeat_ns > before.heartbeat_ns
+
+
+def test_lines_are_whole_and_the_file_is_set_aside_when_it_has_grown(tmp_path, monkeypatch):
+    monkeypatch.setattr(journal, "FLUSH_SECONDS", 0.0)
+    path = tmp_path / "metrics.jsonl"
+    lines = journal.Journal(path, limit_bytes=30, files=2)
+    for i in range(12):
+        lines.add(f"line {i:04d}")  # ten bytes
+    aside = "".join(path.with_name(f"{path.name}.{n}").read_text() for n in (2, 1))
+    assert aside == "".join(f"line {i:04d}\n" for i in range(6, 12))
+    assert not path.exists()
+    lines.add("more")
+    assert path.read_text() == "more\n"
