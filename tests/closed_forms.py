@@ -151,16 +151,16 @@ def tool_reward(policy: Array, share: float) -> float:
     return float((policy[:, 0] * quick * (1 - share) + policy[:, 1] * (1 - quick) * share).mean())
 
 
-def pareto_distribution(x: Array, mean: float, tail: float, longest: float) -> Array:
-    """P(time <= x) of the bounded Pareto distribution of slowtail's step times."""
-    top = mean * longest
-    low, high = 0.0, mean
-    for _ in range(200):
+def pareto_distribution(x: Array, mean_us: float, tail: float, longest: float) -> Array:
+    """P(time <= x) of the bounded Pareto distribution of slowtail's step times, in nominal microseconds."""
+    top = mean_us * longest
+    low, high = 0.0, mean_us
+    for _ in range(50):
         least = (low + high) / 2
         # The mean as an integral of the survival function, on a grid that is even in log time.
         grid = np.geomspace(least, top, 20_001)
         survival = ((least / grid) ** tail - (least / top) ** tail) / (1 - (least / top) ** tail)
-        if least + np.trapezoid(survival, grid) < mean:
+        if least + np.trapezoid(survival, grid) < mean_us:
             low = least
         else:
             high = least
