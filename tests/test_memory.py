@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sims.loader import load, world_seeds
+from sims.loader import SimulatorError, load, world_seeds
 
 ERRORS = 5.5  # standard errors that a mean may be off
 
@@ -110,6 +110,18 @@ def test_a_turn_in_the_last_allowed_step_counts():
         assert worlds.terminated.all()
         assert not worlds.truncated.any()
         assert (episodes["statistics"][:, 0] == 1).all()
+
+
+def test_a_world_saved_in_a_longer_corridor_is_refused():
+    with create(1, corridor=9) as longer, create(1, corridor=3) as shorter:
+        longer.reset()
+        for cell in range(10):
+            if cell <= 3:
+                shorter.load(0, longer.save(0))
+            else:
+                with pytest.raises(SimulatorError, match="load returned"):
+                    shorter.load(0, longer.save(0))
+            longer.step(np.array([0]))
 
 
 def test_the_picture_shows_the_walk_and_the_sign():

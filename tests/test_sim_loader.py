@@ -264,13 +264,22 @@ def test_playing_many_steps_is_stepping_one_by_one():
         assert (one.obs == other.obs).all()
 
 
-@pytest.mark.parametrize(("name", "limit", "actions"), [("breakout", 60, 3), ("cartpole", 15, 2)])
-def test_a_saved_world_goes_on_exactly_even_between_a_truncation_and_the_next_episode(name, limit, actions):
+@pytest.mark.parametrize(
+    ("name", "params", "actions"),
+    [
+        ("breakout", {"max_steps": 60}, 3),
+        ("cartpole", {"max_steps": 15}, 2),
+        ("memory", {"corridor": 4, "patience": 2}, 3),
+        ("pendulum", {"max_steps": 15}, 2),
+        ("tabular", {"max_steps": 15}, 3),
+    ],
+)
+def test_a_saved_world_goes_on_exactly_even_between_a_truncation_and_the_next_episode(name, params, actions):
     simulator = load(name)
     generator = np.random.default_rng(4)
     with (
-        simulator.create(2, {"max_steps": limit}, [1, 2]) as original,
-        simulator.create(1, {"max_steps": limit}, [9]) as copy,
+        simulator.create(2, params, [1, 2]) as original,
+        simulator.create(1, params, [9]) as copy,
     ):
         original.reset()
         copy.reset()
@@ -278,7 +287,7 @@ def test_a_saved_world_goes_on_exactly_even_between_a_truncation_and_the_next_ep
             original.step(generator.integers(0, actions, 2))
         copy.load(0, original.save(1))
         assert (copy.obs[0] == original.obs[1]).all()
-        for _ in range(5 * limit):
+        for _ in range(300):
             action = generator.integers(0, actions)
             expected = original.step(np.repeat(action, 2))
             expected = expected[expected["agent"] == 1]
