@@ -96,3 +96,46 @@ def test_a_producer_that_looks_while_room_or_credit_comes_sees_it_or_is_woken(ru
                 saw += 1
     assert saw > 0
     assert slept > 0
+
+
+@pytest.fixture
+def saving(rig):
+    """A ring that keeps a state, without credit, its processes gone but the learner."""
+    return rig(slots=2, horizon=2, worlds=2, obs_shape=(8,), mode="exact", world_state_bytes=8)
+
+
+def test_a_producer_that_looks_while_its_state_is_asked_for_sees_it_or_is_woken(saving, every):
+    producer, raw = saving.producer(), saving.raw()
+    saw, slept = 0, 0
+    with Stepper(every, saving, "request", 0) as stepper:
+        for _ in stepper.stops():
+            bell = raw["bell"] & 0xFFFFFFFF
+            raw["bell"] = bell | 1 << 32  # P4: the producer arms; then it looks
+            why = producer.claimable()
+            stepper.go()
+            if why == "wait_credit":
+                assert raw["bell"] & 0xFFFFFFFF != bell
+                slept += 1
+            else:
+                assert why == "save"
+                saw += 1
+    assert saw > 0
+    assert slept > 0
+
+
+def test_a_learner_that_looks_during_a_save_sees_the_whole_state_or_is_woken(saving, every):
+    learner, control = saving.learner(), saving.process(1)
+    saw, slept = 0, 0
+    with Stepper(every, saving, "save", 5) as stepper:
+        for _ in stepper.stops():
+            seen = control.bell_value(0)
+            if learner.state_sequence == 0:
+                assert set(learner.state()[64:]) == {5}
+                saw += 1
+                stepper.go()
+            else:
+                stepper.go()
+                assert control.bell_wait(0, seen, 0)
+                slept += 1
+    assert saw > 0
+    assert slept > 0

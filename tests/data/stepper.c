@@ -78,6 +78,8 @@ static void operate(const char *operation, hr_ring *ring, hr_weights *weights, u
         hr_ring_lower_granted(ring);
     } else if (strcmp(operation, "free_bad") == 0) {
         need(hr_ring_free_bad(ring, sequence) == 0, "free");
+    } else if (strcmp(operation, "request") == 0) {
+        hr_state_request(ring, sequence);
     } else if (strcmp(operation, "save") == 0) { /* a state that is `sequence` all over */
         char *area = hr_state_begin(ring);
         memset(area + sizeof(hr_state_head), (int)sequence, ring->plan.state_bytes - sizeof(hr_state_head));
@@ -110,7 +112,8 @@ static void child(char **argv)
                          strcmp(operation, "save") == 0;
     const int learns = strcmp(operation, "train") == 0 || strcmp(operation, "examine") == 0 ||
                        strcmp(operation, "consume") == 0 || strcmp(operation, "drop") == 0 ||
-                       strcmp(operation, "grant") == 0 || strcmp(operation, "load") == 0;
+                       strcmp(operation, "grant") == 0 || strcmp(operation, "load") == 0 ||
+                       strcmp(operation, "request") == 0;
     ring_fd = atoi(argv[2]);
     need(hr_control_attach(&control, atoi(argv[1]), produces ? 100 : 1, error, sizeof error) == 0, "control");
     need((produces
