@@ -10,7 +10,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from prometheus_client.registry import Collector
 
 from monitor import procfs, rundir
 from monitor.status import Table
+from monitor.totals import Totals
+from ringbuf.segments import memory_limit_bytes
 
 PREFIX = "headrace_"
 LAG_BUCKETS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
@@ -63,8 +65,10 @@ METRICS = _entries(
     ("build_info", "gauge", "version commit python torch cuda", "Always 1."),
     ("run_info", "gauge", "run_id config_sha256", "Always 1."),
     ("run_state", "gauge", "state", "1 for the state the run is in, 0 for the others."),
-    ("run_samples", "gauge", "", "Valid agent-steps consumed by the run; may step back."),
-    ("run_bytes", "gauge", "", "Packed payload committed by the run."),
+    ("run_attempt", "gauge", "", "Number of this attempt at the run."),
+    ("run_samples", "gauge", "", "Valid agent-steps behind the policy, over all attempts; may step back."),
+    ("run_bytes", "gauge", "", "Packed payload committed, over all attempts."),
+    ("run_slots", "gauge", "outcome", "Slots committed, consumed and dropped, over all attempts."),
     ("score", "gauge", "stat", "Raw score over the last window of episodes, and the best such mean."),
     ("episodes_total", "counter", "", "Finished episodes received by the learner."),
     ("ring_committed_bytes_total", "counter", "ring", "Packed payload written."),
@@ -130,8 +134,11 @@ METRICS = _entries(
     ("checkpoint_size_bytes", "gauge", "", "Of the last one."),
     ("checkpoints_total", "counter", "", "Checkpoints written."),
     ("checkpoint_failures_total", "counter", "", "Checkpoints that could not be written."),
+    ("run_dir_bytes", "gauge", "", "Size of all files of the run directory."),
+    ("run_dir_bound_bytes", "gauge", "", "What the settings allow them; absent before a checkpoint."),
     ("run_dir_free_bytes", "gauge", "", "Free space of the run directory's file system."),
     ("run_dir_size_bytes", "gauge", "", "Size of the run directory's file system."),
+    ("memory_limit_bytes", "gauge", "", "Memory of the container, or of the machine if it has no limit."),
     ("collector_duration_seconds", "gauge", "", "Time the last scrape took to collect."),
     ("collector_errors_total", "counter", "", "Scrapes that failed in part."),
 )
@@ -147,6 +154,9 @@ class Facts:
     lag_limit: int | None
     checkpoint_interval_seconds: float
     directory: Path
+    attempt: int = 1
+    before: Totals = field(default_factory=Totals)
+    """What earlier attempts come to, without what the rings still know of."""
 
 
 class RunCollector(Collector):
@@ -207,9 +217,21 @@ class RunCollector(Collector):
         facts = self.facts
         self._add("build_info", 1, *(facts.build[label] for label in METRICS["build_info"].labels))
         self._add("run_info", 1, facts.run_id, facts.config_sha256)
-        state = (rundir.read_json(facts.directory / rundir.STATUS) or {}).get("state", "starting")
+        status = rundir.read_json(facts.directory / rundir.STATUS) or {}
+        state = status.get("state", "starting")
         for name in RUN_STATES:
             self._add("run_state", name == state, name)
+        learner = self.control.counters(self.table.learner)
+        total = facts.before + Totals.read(self.control, self.rings, self.table.producers, self.table.learner)
+        self._add("run_attempt", facts.attempt)
+        # Until the learner has read its checkpoint, what the supervisor has read of it.
+        self._add("run_samples", learner["run_steps"] if learner["ready"] else status.get("steps") or 0)
+        self._add("run_bytes", total.packed_bytes)
+        for outcome in ("committed", "consumed", "dropped"):
+            self._add("run_slots", getattr(total, outcome), outcome)
+        for name in ("bytes", "bound_bytes"):
+            if (size := (status.get("run_dir") or {}).get(name)) is not None:
+                self._add(f"run_dir_{name}", size)
         if facts.lag_limit is not None:
             self._add("staleness_limit_updates", facts.lag_limit)
         self._add("checkpoint_interval_seconds", facts.checkpoint_interval_seconds)
@@ -239,8 +261,6 @@ class RunCollector(Collector):
         for reason in DROP_REASONS:
             self._add("samples_dropped_total", dropped[reason], reason)
         self._add("ring_consumed_samples_total", learner["steps"])
-        self._add("run_samples", learner["steps"])
-        self._add("run_bytes", sum(producer["bytes_packed"] for producer in producers))
 
     def _producers(self) -> None:
         states = dict.fromkeys(PROCESS_STATES, 0)
@@ -339,6 +359,7 @@ class RunCollector(Collector):
         self._family(name).add_metric([], [*buckets, ("+Inf", cumulated[-1])], float(total))
 
     def _storage(self) -> None:
+        self._add("memory_limit_bytes", memory_limit_bytes())
         disk = os.statvfs(self.facts.directory)
         self._add("run_dir_free_bytes", disk.f_bavail * disk.f_frsize)
         self._add("run_dir_size_bytes", disk.f_blocks * disk.f_frsize)

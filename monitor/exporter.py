@@ -30,6 +30,7 @@ from config.rotate import reopen_when_told
 from monitor import procfs, rundir
 from monitor.collector import Facts, RunCollector
 from monitor.status import Table
+from monitor.totals import Totals
 
 ROOT = Path(__file__).resolve().parent.parent
 HEARTBEAT_SECONDS = 30.0
@@ -176,6 +177,7 @@ class Server(ThreadingHTTPServer):
 def build_facts(directory: Path) -> tuple[Facts, config.Config]:
     settings = config.load_resolved(directory / rundir.RESOLVED)
     manifest = rundir.read_json(directory / rundir.MANIFEST) or {}
+    attempt = rundir.last_attempt(directory)
     torch = str((manifest.get("packages") or {}).get("torch") or "")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     build = {
@@ -193,6 +195,8 @@ def build_facts(directory: Path) -> tuple[Facts, config.Config]:
         lag_limit=settings.lag_limit,
         checkpoint_interval_seconds=settings.checkpoint.interval_seconds,
         directory=directory,
+        attempt=int(attempt.get("attempt", 1)),
+        before=Totals.from_json(attempt.get("before")),
     )
     return facts, settings
 

@@ -62,7 +62,7 @@ class Earlier:
     @classmethod
     def read(cls, path: Path) -> Earlier | None:
         """None where no run has begun."""
-        attempts = tuple(read_json(one) or {} for one in sorted((path / ATTEMPTS).glob("*.json")))
+        attempts = tuple(read_json(one) or {} for one in _attempt_files(path))
         summary = read_json(path / SUMMARY)
         if not attempts and summary is None:
             return None
@@ -217,7 +217,7 @@ class RunDirectory:
     def event(self, role: str, index: int, event: str, **facts: Any) -> None:
         """Appends one line to events.jsonl, which is opened for it: it may have been set aside."""
         line = {"time": time.time(), "role": role, "index": index, "event": event, **facts}
-        with though_the_disk_is_full():
+        with contextlib.suppress(OSError):  # whatever it is, status.json will meet it too, and answer for it
             fd = os.open(self.path / EVENTS, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
             try:
                 os.write(fd, (json.dumps(line) + "\n").encode())
@@ -262,6 +262,16 @@ def write_text(path: Path, text: str, *, durable: bool = False) -> None:
             file.flush()
             os.fsync(file.fileno())
     new.replace(path)
+
+
+def last_attempt(path: Path) -> dict[str, Any]:
+    """The file of the newest attempt in a run directory; {} where there is none."""
+    files = _attempt_files(path)
+    return (read_json(files[-1]) if files else None) or {}
+
+
+def _attempt_files(path: Path) -> list[Path]:
+    return sorted((path / ATTEMPTS).glob("*.json"))
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

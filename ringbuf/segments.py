@@ -201,6 +201,13 @@ def _gibibytes(count: int) -> int:
     return -(-count // (1 << 30)) + 1
 
 
+def memory_limit_bytes(proc: str = "/proc", cgroup: str = "/sys/fs/cgroup") -> int:
+    """Memory that this process' cgroup may use, or that the machine has where that is less; 0 where neither
+    is told."""
+    known = (_cgroup_bytes(proc, cgroup), _machine_bytes(proc))
+    return min((limit for limit in known if limit is not None), default=0)
+
+
 def _machine_bytes(proc: str) -> int | None:
     try:
         with open(f"{proc}/meminfo", encoding="ascii") as lines:

@@ -1,5 +1,6 @@
 """The exporter: every figure is the counter's, every name is documented, every page says what is so."""
 
+import dataclasses
 import http.client
 import json
 import math
@@ -16,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import ringbuf
 from monitor import collector, exporter, procfs, rundir
 from monitor.status import Table
+from monitor.totals import Totals
 from producers.prepare import Segments, prepare
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,6 +35,8 @@ ABSENT_AT_FIRST = {
     "importance_clipped_ratio",
     "logprob_error",
     "precision_gap",
+    "run_dir_bytes",
+    "run_dir_bound_bytes",
 }
 
 
@@ -294,6 +298,30 @@ def test_a_part_that_cannot_be_read_is_counted_and_the_rest_is_served(machine, m
     assert samples["headrace_collector_errors_total", ()] == 1
     assert ("headrace_run_dir_free_bytes", ()) not in samples
     assert ("headrace_run_samples", ()) in samples
+
+
+def test_run_gauges_are_of_all_attempts_and_counters_of_these_rings(machine, tmp_path):
+    before = Totals(committed=10, consumed=7, dropped=3, packed_bytes=1000)
+    machine.collector.facts = dataclasses.replace(machine.collector.facts, attempt=3, before=before)
+    rundir.write_json(tmp_path / rundir.STATUS, {"steps": 70, "run_dir": {"bytes": 5, "bound_bytes": None}})
+    machine.own(1).counter_add("bytes_packed", 24)
+    samples = machine.scrape()
+    assert samples["headrace_run_attempt", ()] == 3
+    assert samples["headrace_run_bytes", ()] == 1024
+    assert samples["headrace_ring_committed_bytes_total", (("ring", "0"),)] == 24
+    outcomes = {"committed": 10, "consumed": 7, "dropped": 3}
+    for outcome, slots in outcomes.items():
+        assert samples["headrace_run_slots", (("outcome", outcome),)] == slots
+    assert samples["headrace_run_samples", ()] == 70, "of the checkpoint, which the learner has yet to read"
+    assert samples["headrace_run_dir_bytes", ()] == 5
+    assert ("headrace_run_dir_bound_bytes", ()) not in samples
+    machine.own(3).counter_set("ready", 1)
+    machine.own(3).counter_set("run_steps", 90)
+    rundir.write_json(tmp_path / rundir.STATUS, {"run_dir": {"bytes": 5, "bound_bytes": 50}})
+    samples = machine.scrape()
+    assert samples["headrace_run_samples", ()] == 90
+    assert samples["headrace_run_dir_bound_bytes", ()] == 50
+    assert 0 < samples["headrace_memory_limit_bytes", ()] <= procfs.memory_bytes()
 
 
 def test_the_reference_in_docs_is_current():
