@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import errno
 import functools
 import json
 import os
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -29,10 +27,12 @@ from typing import Any
 
 import config
 from consumers import shelf
-from monitor import deaths, display, dumps, manifest, procfs, restarts, rundir, status
+from monitor import deaths, display, dumps, endpoint, manifest, procfs, restarts, rundir, status
 from monitor.children import Child, Children, Member
+from monitor.evaluation import Evaluation
+from monitor.roster import Roster
 from monitor.rotate import Growth, Rotation
-from monitor.watch import Patience, Pulse, Watch
+from monitor.watch import Patience, Pulse
 from producers import native
 from producers.prepare import Missing, Prepared, Segments, prepare
 
@@ -52,8 +52,6 @@ TICK_SECONDS = 0.1
 REPORT_SECONDS = 1.0
 EXPORTER_STOP_SECONDS = 3.0
 STARTING_STOP_SECONDS = 1.0  # a stop waits so long for a producer that is still making its worlds
-EVALUATE_START_SECONDS = 60.0  # importing torch from a slow disk, on top of the evaluation's own deadline
-EVALUATIONS = 2  # tries
 
 
 class Phase(Enum):
@@ -82,11 +80,9 @@ class Supervisor:
         self.prepared = prepared
         self.config = prepared.config
         self.directory = directory
-        self.started = time.monotonic()
         self.table = status.Table.of(int(self.config.producers.count))
         # Processes
         self.children = Children(directory, native.ROOT)
-        self.members: list[Member] = []
         self.ended: list[Child] = []  # known to be dead, not yet reaped
         self.killed: set[Child] = set()  # by ourselves, for good
         self.signals: list[signal.Signals] = []  # not yet acted on
@@ -100,9 +96,6 @@ class Supervisor:
         self.code = EXIT_DONE
         self.message: str | None = None  # what went wrong first
         self.failed = False
-        self.evaluate = False
-        self.evaluations = 0  # begun
-        self.evaluated: dict[str, Any] | None = None
         self.stopping = self.deadline = self.half_deadline = float("inf")
         self.next_tick = self.next_report = 0.0
         # What the run holds
@@ -111,10 +104,16 @@ class Supervisor:
         # Two descriptors a producer, and some systems allow a process 1024.
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        self.endpoint = listen(self.config.monitor.host, self.config.monitor.port)
+        self.endpoint = endpoint.listen(self.config.monitor.host, self.config.monitor.port)
         self.segments = Segments.open(prepared, directory)
         self.run_id = self.segments.run_id
-        self.rotation = Rotation(directory.path, self.config.monitor.log_bytes, self.config.monitor.log_files)
+        from ringbuf.repair import Repair  # not before `prepare` has told who has not built it
+
+        self.repair = Repair(self.segments.control, self.segments.weights, self.segments.rings)
+        self.evaluation = Evaluation(self.children, directory, self.config.evaluate.seconds)
+        self.roster = Roster(
+            self.segments.control, self.children, self.config.run.name, str(directory.path)
+        )
         resume = self.segments.resume
         self.reporter = status.Reporter(
             self.segments.control,
@@ -125,8 +124,8 @@ class Supervisor:
             before=resume.before,
             lineage=resume.lineage,
             began_ns=resume.began_ns or 0,
-            growth=Growth(directory.path, self.config, self.segments.slot_bytes),
         )
+        self._adapt()
         self.display = display.make(plain=plain, interval_seconds=self.config.monitor.interval_seconds)
 
     # The life of a run
@@ -179,7 +178,6 @@ class Supervisor:
     # Starting
 
     def _facts(self) -> dict[str, Any]:
-        host, port = self.endpoint.getsockname()[:2]
         return {
             "name": self.config.run.name,
             "run_id": self.run_id.hex,
@@ -187,7 +185,7 @@ class Supervisor:
             "resume": self.segments.resume.report() if self.directory.earlier else None,
             "simulator": self.prepared.spec["name"],
             "mode": self.config.mode,
-            "address": f"http://{f'[{host}]' if ':' in host else host}:{port}",
+            "address": endpoint.address(self.endpoint),
             "warnings": self.prepared.warnings,
         }
 
@@ -235,73 +233,43 @@ class Supervisor:
         python = [sys.executable, "-m"]
         port = self.endpoint.fileno()
         (exporter,) = table.others
-        self._add(
+        self.roster.add(
             Member("exporter", 0, exporter, [*all_fds, port], restarts=restarts.Restarts(gives_up=False)),
             [*python, "monitor.exporter"],
             [*every, "--socket", str(port)],
         )
-        self._add(Member("learner", 0, table.learner, all_fds), [*python, "consumers.learner"], every)
+        self.roster.add(
+            Member("learner", 0, table.learner, all_fds), [*python, "consumers.learner"], every
+        )
         simulator = ["--sim", str(self.prepared.library)]
         for index, core in enumerate(self.prepared.placement.cores):
             fd = segments.rings[index].fd
             arguments = [*channel, "--ring", str(fd), *simulator, "--core", str(core)]
             member = Member("producer", index, table.producers[index], [*fds, fd], core)
-            self._add(member, [str(native.PRODUCER)], arguments)
-
-    def _add(self, member: Member, program: Sequence[str], arguments: Sequence[str]) -> None:
-        identity = ["--role", member.role, "--index", str(member.index), "--run", self.config.run.name,
-                    "--dir", str(self.directory.path), "--process", str(member.slot),
-                    "--parent", str(os.getpid())]
-        member.command = [*program, *identity, *arguments]
-        self.members.append(member)
-        # A process may look for any other as soon as it runs.
-        self._enter_table(member.slot, member.role, member.index, 0, core=member.core, state="starting")
-        self.reporter.restarts.setdefault(member.role, 0)
+            self.roster.add(member, [str(native.PRODUCER)], arguments)
+        self.reporter.restarts = {member.role: 0 for member in self.roster}
 
     def _start(self) -> None:
         """Starts every process that is due."""
         now = time.monotonic()
-        for member in self.members:
-            if member.due is not None and now >= member.due:
+        for member in self.roster:
+            if member.due is not None and now >= member.due and self.phase is not Phase.OVER:
                 self._spawn(member)
 
     def _spawn(self, member: Member) -> None:
         """Starts a process of the table: the first, or the next on the same ring with the same arguments."""
-        control = self.segments.control
         extra: list[str] = []
         if member.role == "producer":
-            self._take_back_credit(member)
+            self.repair.take_back_credit(member.index)
         elif member.role == "learner":
             extra = self._resumption()
-            for ring in self.segments.rings:
-                ring.set_owner(member.index)
-        member.worth, member.began, member.watch = self._worth(member), time.monotonic(), Watch(self.ticks)
-        member.due = None
-        member.lives += 1
-        if member.lives > 1:
-            self.reporter.restarts[member.role] += 1
-        control.reset_pulse(member.slot)
-        self._enter_table(
-            member.slot, member.role, member.index, 0, state="starting", epoch=member.lives
-        )
+            self.repair.hand_over(member.index)
+        self.reporter.restarts[member.role] += member.lives > 0
         try:
-            child = self.children.start(
-                member.role, member.index, [*member.command, *extra], member.fds, member
-            )
+            self.roster.spawn(member, extra, worth=self._worth(member), tick=self.ticks)
         except OSError as error:  # no memory or no pid to be had: as if it had died at once
-            control.set_process(member.slot, state="exited")
             why = (error.strerror or str(error)).lower()
             self._bereave(member, f"{member.name} cannot be started: {why}")
-            return
-        self._enter_table(member.slot, member.role, member.index, child.pid)
-
-    def _enter_table(self, slot: int, role: str, index: int, pid: int, **rest: Any) -> None:
-        used = procfs.usage(pid) if pid else None
-        start_time = used.start_ticks if used else 0
-        self.segments.control.set_process(
-            slot, role=role, role_index=index, pid=pid, start_time=start_time, **rest
-        )
-        self.segments.control.bell_ring(0)
 
     def _resumption(self) -> list[str]:
         """What a learner is told of earlier ones. Their hot snapshot it finds by itself; a checkpoint is for
@@ -339,7 +307,7 @@ class Supervisor:
             if child in self.killed:
                 continue
             if child.member is None:
-                self._retry_evaluation(returncode)
+                self._judge_evaluator(returncode)
             elif not self._expected(child.member, returncode):
                 self._inquire(child, child.member, returncode)
 
@@ -349,17 +317,12 @@ class Supervisor:
         Never the other way round: only waitid tells that no store of the dead one is to come.
         """
         returncode = self.children.reap(child)
-        control, rings, weights = self.segments.control, self.segments.rings, self.segments.weights
         if child.member is not None:
-            control.set_process(child.member.slot, state="exited")
+            self.roster.mark(child.member, "exited")
         if child.role == "producer":
-            rings[child.index].sweep_producer()
+            self.repair.of_producer(child.index)
         elif child.role == "learner":
-            consumed = weights.consumed_list() if weights.published is not None else []
-            for ring in rings:
-                ring.sweep_learner(self.table.learner, consumed)
-                ring.set_owner(None)
-        control.bell_ring(0)
+            self.repair.of_learner(self.table.learner)
         return returncode
 
     def _expected(self, member: Member, returncode: int) -> bool:
@@ -371,13 +334,13 @@ class Supervisor:
         """A process died that nobody wanted dead: says how, and decides whether the next would fare
         better."""
         text = self._report_death(child, member, returncode)
-        never_ran = member.lives == 1 and self.segments.control.process(member.slot).phase == "starting"
+        never_ran = member.lives == 1 and self.roster.process(member).phase == "starting"
         fatal = (*PASSED_ON, EXIT_GAVE_UP) if member.role == "learner" else PASSED_ON
         if member.role == "exporter":  # it only looks
             self._bereave(member, text)
         elif returncode in fatal or (never_ran and returncode >= 0):
             member.failed = True
-            self._mark(member, "failed")
+            self.roster.mark(member, "failed")
             text += self._last_words(member.role, member.index)
             self._fail(returncode if returncode in fatal else EXIT_INTERNAL, text)
         elif member.role == "producer" and self.phase is not Phase.RUN:
@@ -397,13 +360,13 @@ class Supervisor:
             return
         member.due = now + delay
         if delay:
-            self._mark(member, "backoff")
+            self.roster.mark(member, "backoff")
         self._warn(f"{text}; starts again {f'in {delay:.1f} s' if delay else 'at once'}")
 
     def _give_up(self, member: Member, text: str) -> None:
         """A process failed for good; the run goes on without a producer that it can spare."""
         member.failed = True
-        self._mark(member, "failed")
+        self.roster.mark(member, "failed")
         limits = self.config.supervisor
         text += (
             f", for the {member.restarts.failures}th time within {limits.failure_seconds:g} s without "
@@ -411,7 +374,7 @@ class Supervisor:
         )
         self.directory.event(member.role, member.index, "gave up", message=text)
         if member.role == "producer" and self.phase is Phase.RUN:
-            producers = self._of_role("producer")
+            producers = self.roster.of_role("producer")
             left = [self.segments.rings[one.index].slots for one in producers if not one.failed]
             why = restarts.enough(
                 left,
@@ -429,36 +392,25 @@ class Supervisor:
     def _worth(self, member: Member) -> int:
         """What the work of all its processes has come to: segments of a producer, updates of a learner."""
         if member.role == "producer":
-            books = self.segments.rings[member.index].books()
-            return books["committed"] + books["not_written"]
+            return self.repair.written(member.index)
         return self.segments.control.counters(member.slot)["updates"] if member.role == "learner" else 0
-
-    def _mark(self, member: Member, state: str) -> None:
-        """Whom the learner grants credit, and what is shown."""
-        self.segments.control.set_process(member.slot, state=state)
-        self.segments.control.bell_ring(0)
 
     def _report_death(self, child: Child, member: Member, returncode: int) -> str:
         """One line, and one event with what the author of a simulator needs to see it happen again."""
-        how = deaths.how(returncode)
-        facts: dict[str, Any] = {"pid": child.pid, "life": member.lives}
-        facts |= {"exit_code": returncode} if returncode >= 0 else {"signal": deaths.signal_name(-returncode)}
         before, self.oom_kills = self.oom_kills, procfs.oom_kills()
-        if member.watch.found:
-            how += ", since it was hung"
-        elif returncode == -signal.SIGKILL and self.oom_kills > before:
-            facts["out_of_memory"] = True
-            how += ", probably killed for memory"
+        producer: dict[str, Any] = {}
         if member.role == "producer":
-            ring = self.segments.rings[member.index]
-            header = ring.header(max(ring.plan.start_sequence, ring.books()["head"] - 1))
-            facts |= {"simulator": self.prepared.spec["name"], "last_slot": header}
-            crash = deaths.Crash.of(self.segments.control.counters(member.slot))
-            if crash is not None:
-                facts |= vars(crash)
-                how += f" {crash}; simulator {facts['simulator']}, last {deaths.last_slot(header)}"
+            producer = {
+                "crash": deaths.Crash.of(self.segments.control.counters(member.slot)),
+                "simulator": self.prepared.spec["name"],
+                "header": self.repair.last_header(member.index),
+            }
+        inquest = deaths.Inquest.of(
+            returncode, hung=member.watch.found, out_of_memory=self.oom_kills > before, **producer
+        )
+        facts = {"pid": child.pid, "life": member.lives, **inquest.facts}
         self.directory.event(member.role, member.index, "crashed", **facts)
-        return f"{member.name} (pid {child.pid}) {how}"
+        return f"{member.name} (pid {child.pid}) {inquest.text}"
 
     def _last_words(self, role: str, index: int) -> str:
         lines = self.directory.log_tail(role, index)
@@ -469,7 +421,7 @@ class Supervisor:
         signals, self.signals = self.signals, []
         for number in signals:
             self._judge_signal(number)
-        for member in self.members:
+        for member in self.roster:
             if member.child is not None:
                 self._judge_member(member, member.child)
         learner = self.segments.control.counters(self.table.learner)
@@ -477,9 +429,9 @@ class Supervisor:
             self._begin_stop(self.segments.stop_reasons[learner["stop_request"]])
 
     def _judge_member(self, member: Member, child: Child) -> None:
-        info, limits = self.segments.control.process(member.slot), self.config.supervisor
+        info, limits = self.roster.process(member), self.config.supervisor
         if info.state == "starting" and info.phase != "starting":
-            self._mark(member, "running" if self.phase is Phase.RUN else "stopping")
+            self.roster.mark(member, "running" if self.phase is Phase.RUN else "stopping")
         patience = Patience.of(
             TICK_SECONDS,
             start=limits.start_seconds,
@@ -514,7 +466,7 @@ class Supervisor:
             f"{member.name} (pid {child.pid}): {found} in phase {pulse.phase}, last heartbeat "
             f"{silent:.1f} s ago; its stack is in logs/{member.role}-{member.index}.log"
         )
-        self._mark(member, "hung")
+        self.roster.mark(member, "hung")
         child.send(signal.SIGABRT)
         child.send_all(signal.SIGCONT)  # a stopped process gets no signal but this one and SIGKILL
 
@@ -534,7 +486,7 @@ class Supervisor:
             self._begin_stop("signal")
         else:
             self._tell(f"{number.name}: no evaluation; once more forces the end")
-            self.evaluate = False
+            self.evaluation.wanted = False
         self.signalled = True
 
     def _reload(self) -> None:
@@ -551,6 +503,7 @@ class Supervisor:
             self._warn(f"SIGHUP: {error}; nothing was changed")
             return
         self.config = taken
+        self._adapt()
         self.segments.control.announce_settings()
         heading = "SIGHUP: settings:" if changes else "SIGHUP: no change"
         self._tell("\n    ".join([heading, *map(str, changes)]))
@@ -560,53 +513,37 @@ class Supervisor:
 
     def _repair(self) -> None:
         """What must not wait for anybody's restart: credit that nobody uses, slots that were set aside."""
-        for member in self._of_role("producer"):
+        for member in self.roster.of_role("producer"):
             if member.child is None:
-                self._take_back_credit(member)
-        for ring in self.segments.rings:
-            if ring.books()["bad"]:
-                self._free_bad(ring)
+                self.repair.take_back_credit(member.index)
+        self.repair.free_bad(self._keep_bad)
 
-    def _take_back_credit(self, member: Member) -> None:
-        """From a producer that does not run: else the whole run waits for it. In the exact modes its slots
-        are due from it alone, and nobody else could use the credit."""
-        if not self.config.exact:
-            self.segments.rings[member.index].lower_granted_to_head()
-
-    def _free_bad(self, ring: Any) -> None:
-        """Keeps the contents of slots that were set aside, and gives the slots back."""
-        for state, sequence, *_ in ring.observe().slots:
-            if state != "bad":
-                continue
-            kept = dumps.dump(
-                ring, sequence, self.directory.path / dumps.FOLDER, self.config.supervisor.keep_bad_slots
-            )
-            header = ring.header(sequence)
-            ring.drop(sequence, "bad")
-            where = None if kept is None else f"{dumps.FOLDER}/{kept.name}"
-            self.directory.event(
-                "supervisor", 0, "slot set aside", ring=ring.index, dump=where, header=header
-            )
-            self._warn(
-                f"ring {ring.index}: slot {sequence} was set aside after {header['deliveries']} deliveries"
-                + (f"; its contents are in {where}" if where else "")
-            )
+    def _keep_bad(self, ring: Any, sequence: int) -> None:
+        """Writes down what is in a slot that was set aside, before it is given back."""
+        folder, keep = self.directory.path / dumps.FOLDER, self.config.supervisor.keep_bad_slots
+        path, header = dumps.dump(ring, sequence, folder, keep), ring.header(sequence)
+        where = None if path is None else f"{dumps.FOLDER}/{path.name}"
+        self.directory.event("supervisor", 0, "slot set aside", ring=ring.index, dump=where, header=header)
+        self._warn(
+            f"ring {ring.index}: slot {sequence} was set aside after {header['deliveries']} deliveries"
+            + (f"; its contents are in {where}" if where else "")
+        )
 
     # Stopping
 
     def _begin_stop(self, reason: str) -> None:
         self.reason = reason
         self.phase = Phase.STOP_PRODUCERS
-        self.evaluate = reason in DONE_REASONS and self.config.evaluate.episodes > 0
+        self.evaluation.wanted = reason in DONE_REASONS and self.config.evaluate.episodes > 0
         now, allowed = time.monotonic(), self.config.supervisor.deadline_seconds
         self.stopping, self.half_deadline, self.deadline = now, now + allowed / 2, now + allowed
         self.reporter.stop_ns = time.monotonic_ns()
         self.segments.control.set_stop(reason)
-        for member in self.members:
+        for member in self.roster:
             if member.role == "producer":
                 member.due = None  # nobody would train on what the next one writes
             if member.child is not None and member.role != "exporter":
-                self._mark(member, "stopping")
+                self.roster.mark(member, "stopping")
         self.segments.control.set_process(0, state="stopping")
         self.directory.event("supervisor", 0, "stopping", reason=reason)
 
@@ -615,7 +552,7 @@ class Supervisor:
         if self.message is None:
             self.code, self.message = code, message
             self.directory.event("supervisor", 0, "failed", message=message)
-        self.failed, self.evaluate = True, False
+        self.failed, self.evaluation.wanted = True, False
         if self.phase is Phase.RUN:
             self._begin_stop("failure")
 
@@ -631,35 +568,35 @@ class Supervisor:
             elif now > self.stopping + STARTING_STOP_SECONDS:
                 self._kill(self._starting())
         if self.phase is Phase.STOP_LEARNER:
-            if all(member.child is None and member.due is None for member in self._of_role("learner")):
+            if all(member.child is None and member.due is None for member in self.roster.of_role("learner")):
                 self.phase = Phase.EVALUATE
-                if self.evaluate:
-                    self._start_evaluation()
+                if self.evaluation.wanted:
+                    self._evaluate()
             elif now > self.deadline:
                 self._overdue("learner")
+            elif self.failed and not self.segments.control.counters(self.table.learner)["ready"]:
+                self._kill(self.children.alive("learner"))  # it has nothing to save
         if self.phase is Phase.EVALUATE:
             running = self.children.alive("evaluator")
-            if running and (not self.evaluate or now > self.deadline):
+            if running and self.evaluation.overdue:
                 self._kill(running)
             elif not running:
-                self._read_evaluation()
+                if not self.evaluation.read():  # the run is done nevertheless, and its checkpoint is there
+                    self.code = EXIT_INTERNAL
+                    self.message = f"the evaluation gave no result{self._last_words('evaluator', 0)}"
                 self.phase = Phase.OVER
-
-    def _of_role(self, role: str) -> list[Member]:
-        return [member for member in self.members if member.role == role]
 
     def _starting(self) -> list[Child]:
         """Producers that have not come to their first slot: they see no stop, and have nothing to lose."""
-        control = self.segments.control
         return [
             member.child
-            for member in self._of_role("producer")
-            if member.child is not None and control.process(member.slot).phase == "starting"
+            for member in self.roster.of_role("producer")
+            if member.child is not None and self.roster.process(member).phase == "starting"
         ]
 
     def _overdue(self, role: str) -> None:
         """The deadline of a shutdown passed, for processes and for restarts that were to come."""
-        late = [member for member in self._of_role(role) if member.child or member.due is not None]
+        late = [member for member in self.roster.of_role(role) if member.child or member.due is not None]
         left = [member.child for member in late if member.child and member.child not in self.killed]
         waiting = [member for member in late if member.due is not None]
         if left or waiting:
@@ -675,26 +612,15 @@ class Supervisor:
             self.killed.add(child)
             child.send_all(signal.SIGKILL)
 
-    def _start_evaluation(self) -> None:
-        settings = self.config.evaluate
-        self.deadline = time.monotonic() + settings.seconds + EVALUATE_START_SECONDS
-        self.evaluations += 1
-        self._tell(f"evaluating {settings.episodes} episodes of the sampled and of the argmax policy")
-        result = self.directory.path / rundir.EVALUATION
-        command = [sys.executable, "-m", "consumers.evaluate", str(self.directory.path)]
-        self.children.start("evaluator", 0, [*command, "--json", str(result)])
+    def _evaluate(self) -> None:
+        episodes = self.config.evaluate.episodes
+        self._tell(f"evaluating {episodes} episodes of the sampled and of the argmax policy")
+        self.evaluation.begin()
 
-    def _retry_evaluation(self, returncode: int) -> None:
-        if returncode != 0 and self.evaluate and self.evaluations < EVALUATIONS:
+    def _judge_evaluator(self, returncode: int) -> None:
+        if self.evaluation.again(returncode):
             self._warn(f"the evaluator {deaths.how(returncode)}; it is started once more")
-            self._start_evaluation()
-
-    def _read_evaluation(self) -> None:
-        if self.evaluate:
-            self.evaluated = rundir.read_json(self.directory.path / rundir.EVALUATION)
-            if self.evaluated is None:  # the run is done nevertheless, and its checkpoint is there
-                self.code = EXIT_INTERNAL
-                self.message = f"the evaluation gave no result{self._last_words('evaluator', 0)}"
+            self._evaluate()
 
     # Reporting
 
@@ -717,6 +643,12 @@ class Supervisor:
     def _warn(self, text: str) -> None:
         self.display.say(f"warning: {text}")
 
+    def _adapt(self) -> None:
+        """What is made of settings that may change."""
+        monitor = self.config.monitor
+        self.rotation = Rotation(self.directory.path, monitor.log_bytes, monitor.log_files)
+        self.reporter.growth = Growth(self.directory.path, self.config, self.segments.slot_bytes)
+
     def _report(self) -> None:
         now = time.monotonic()
         if now >= self.next_report:
@@ -733,7 +665,7 @@ class Supervisor:
                     child.send(signal.SIGUSR1)
 
     def _write_status(self) -> dict[str, Any]:
-        report = self.reporter.report(self.state, evaluated=self.evaluated, message=self.message)
+        report = self.reporter.report(self.state, evaluated=self.evaluation.result, message=self.message)
         with rundir.though_the_disk_is_full():
             rundir.write_json(self.directory.path / rundir.STATUS, report)
         self.display.show(report)
@@ -750,12 +682,10 @@ class Supervisor:
 
     def _close_books(self) -> None:
         """Frees and counts what is left in the rings. Afterwards nothing may be in flight."""
+        self.repair.free_bad(self._keep_bad)
+        self.repair.drop_ready()
         problems = []
         for ring in self.segments.rings:
-            self._free_bad(ring)
-            for state, sequence, *_ in ring.observe().slots:
-                if state == "ready":
-                    ring.drop(sequence, "shutdown")
             problems += [f"ring {ring.index}: {problem}" for problem in self.segments.audit(ring)]
         if problems:
             self._fail(EXIT_INTERNAL, "the books do not balance: " + "; ".join(problems))
@@ -797,20 +727,6 @@ def install_signals() -> None:
             signal.signal(number, lambda *_: None)
     # Also under nohup: a lost terminal does no harm here, and kill -HUP is to work.
     signal.signal(signal.SIGHUP, lambda *_: None)
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """The endpoint's socket. Raises Missing."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family)
-    except OSError as error:
-        why = (error.strerror or str(error)).partition(" (")[0].lower()
-        # Codes of getaddrinfo are negative; socket.create_server passes them on as OSError.
-        if error.errno is not None and (error.errno < 0 or error.errno == errno.EADDRNOTAVAIL):
-            raise Missing(f"monitor.host: {host}: {why}; needs an address of this machine") from None
-        advice = "stop what holds it, or give another monitor.port (0: any free one)"
-        raise Missing(f"monitor.port: {host} port {port}: {why}; {advice}") from None
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -871,7 +787,7 @@ def main(arguments: Sequence[str]) -> int:
         return EXIT_USAGE
     except KeyboardInterrupt:  # before there was anything to stop in order
         return EXIT_SIGNAL + signal.SIGINT
-    except (Missing, rundir.Unavailable) as error:
+    except (Missing, endpoint.Refused, rundir.Unavailable) as error:
         print(f"headrace: {error}", file=sys.stderr)
         return EXIT_MISSING
     except rundir.Finished as finished:

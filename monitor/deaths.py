@@ -58,3 +58,40 @@ class Crash:
 def last_slot(header: Mapping[str, Any]) -> str:
     """A slot's header in a few words."""
     return f"slot {header['sequence']} ({header['state']}, {header['valid_steps']} valid steps)"
+
+
+@dataclass(frozen=True)
+class Inquest:
+    """What is known of one death. `text`: one line, without the process' name; `facts`: for events.jsonl."""
+
+    text: str
+    facts: dict[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        returncode: int,
+        *,
+        hung: bool,
+        out_of_memory: bool,
+        crash: Crash | None = None,
+        simulator: str | None = None,
+        header: Mapping[str, Any] | None = None,
+    ) -> Inquest:
+        """`hung`: it was killed for that. `out_of_memory`: the kernel has killed somebody for memory since
+        the last death. The rest is a producer's; `header`: of the last slot of its ring."""
+        text = how(returncode)
+        facts: dict[str, Any] = (
+            {"exit_code": returncode} if returncode >= 0 else {"signal": signal_name(-returncode)}
+        )
+        if hung:
+            text += ", since it was hung"
+        elif out_of_memory and returncode == -signal.SIGKILL:
+            facts["out_of_memory"] = True
+            text += ", probably killed for memory"
+        if header is not None:
+            facts |= {"simulator": simulator, "last_slot": dict(header)}
+            if crash is not None:
+                facts |= vars(crash)
+                text += f" {crash}; simulator {simulator}, last {last_slot(header)}"
+        return cls(text, facts)

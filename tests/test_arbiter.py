@@ -7,7 +7,6 @@ import time
 import urllib.request
 
 import pytest
-from command import CARTPOLE
 from faults import CRASH, FAIL, simulator
 from runs import QUICK, Run
 
@@ -126,24 +125,16 @@ def test_a_run_goes_on_without_a_producer_that_failed_for_good(start, tmp_path):
     assert len(run.events("crashed")) == 4
 
 
-def test_a_run_gives_up_when_too_few_producers_are_left(start, tmp_path):
-    run = start(
-        f"sim.name={simulator(tmp_path, 'unlucky()', CRASH)}",
-        "supervisor.max_failures=1", "supervisor.min_producers=2", *SOON,
-    )
-    assert run.end() == 75
-    assert "1 of 2 producers are left; the run needs 2 (supervisor.min_producers)" in run.said()
-    assert "died of SIGSEGV" in run.said()
-    assert balanced(run)["state"] == "failed"
-
-
-def test_an_exact_mode_cannot_do_without_any_producer(start, tmp_path):
+def test_a_run_gives_up_when_it_cannot_do_without_the_producer_that_failed(start, tmp_path):
+    """In an exact mode it can do without none; test_restarts.py has the other reasons."""
     run = start(
         f"sim.name={simulator(tmp_path, 'unlucky()', CRASH)}",
         "mode=sync", "supervisor.max_failures=1", "supervisor.min_producers=1", *SOON,
     )
     assert run.end() == 75
-    assert "needs slots of every producer" in run.said()
+    assert "needs slots of every producer: producer 1" in run.said()
+    assert "died of SIGSEGV" in run.said()
+    assert balanced(run)["state"] == "failed"
 
 
 # What cannot start
@@ -225,8 +216,3 @@ def test_an_evaluator_that_dies_is_tried_once_more(start):
     assert run.end() == 0, run.said()
     assert run.summary()["score"]["evaluated"]["n"] == 8
     assert "the evaluator died of SIGKILL; it is started once more" in run.told()
-
-
-def test_the_run_file_of_these_tests_needs_both_producers_for_nothing():
-    """A batch fits one ring, else the degraded run above could not be."""
-    assert "batch_slots: 2" in CARTPOLE
