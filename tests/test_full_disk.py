@@ -1,0 +1,86 @@
+"""A disk that fills up under a run, for real: training goes on and the old checkpoint stays whole."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from command import CARTPOLE, DEADLINE_SECONDS, command
+from test_outcomes import in_namespace, needs_mount
+
+from consumers import shelf
+from monitor import rundir
+
+SETTINGS = (
+    "evaluate.episodes=0", "monitor.interval_seconds=0.1", "checkpoint.interval_seconds=0.3",
+    "checkpoint.retry_seconds=0.3", "monitor.log_bytes=64KiB", "monitor.log_files=1",
+)
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A run whose directory is a tmpfs of 2 MiB: (process, the directory as seen from here, its output)."""
+    (tmp_path / "run.yaml").write_text(CARTPOLE)
+    (tmp_path / "runs").mkdir()
+    prefix = in_namespace(f"mount -t tmpfs -o size=2m tmpfs {tmp_path}/runs")
+    with (tmp_path / "out").open("w") as out:
+        process = subprocess.Popen([*prefix, *command("run.yaml", "--plain", *SETTINGS)], cwd=tmp_path,
+                                   stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+    inside = Path(f"/proc/{process.pid}/root{tmp_path}/runs/toy")
+    yield process, inside, tmp_path / "out"
+    process.kill()
+    process.wait()
+
+
+def until(process, wanted):
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not (found := wanted()):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+@needs_mount
+def test_a_disk_that_is_full_for_a_while_costs_reports_and_nothing_else(small):
+    process, path, out = small
+    def status():
+        return rundir.read_json(path / rundir.STATUS) or {}
+
+    first = until(process, lambda: (status().get("checkpoint") or {}).get("count", 0) >= 2 and status())
+    assert 0 < first["run_dir"]["bytes"] < 2 << 20
+    assert first["run_dir"]["free_bytes"] < 2 << 20
+
+    def metric(name):
+        with urllib.request.urlopen(first["address"] + "/metrics", timeout=60) as answer:
+            return float(re.search(rf"^headrace_{name}(?:{{.*}})? (\S+)$", answer.read().decode(), re.M)[1])
+
+    filler = path.parent / "filler"
+    with filler.open("wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 12, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+    failures, updates = metric("checkpoint_failures_total"), metric("learner_updates_total")
+    until(process, lambda: metric("checkpoint_failures_total") >= failures + 2)
+    until(process, lambda: metric("learner_updates_total") > updates + 20)
+    assert metric("run_dir_free_bytes") < 1 << 16
+    saved = os.readlink(path / "checkpoints/latest")
+    shelf.verify(path / "checkpoints" / saved)
+    filler.unlink()
+    until(process, lambda: os.readlink(path / "checkpoints/latest") > saved)
+    after = until(process, lambda: (status().get("checkpoint") or {}).get("failures", 0) >= 2 and status())
+    assert after["updated_unix"] > first["updated_unix"]
+    assert after["restarts"] == {"exporter": 0, "learner": 0, "producer": 0}
+    told = (path / rundir.EVENTS).read_text()  # its last page had room for a line
+    assert "checkpoint_failed" in told
+    assert "no room for a checkpoint" in told
+    process.send_signal(signal.SIGTERM)
+    # Its mount goes with it, so what it says last has to do.
+    assert process.wait(DEADLINE_SECONDS) == 0, out.read_text()
+    assert "stopped: " in out.read_text()
