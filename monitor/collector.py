@@ -89,8 +89,8 @@ METRICS = _entries(
     ("producer_wait_seconds_total", "counter", "producer reason", "Time waiting."),
     ("producer_abandoned_steps_total", "counter", "producer reason", "Agent-steps of slots given up."),
     ("producer_pickups_total", "counter", "producer", "Versions of the weights copied."),
-    ("producers", "gauge", "state", "Producers by state."),
-    ("process_restarts_total", "counter", "role index", "Restarts."),
+    ("producers", "gauge", "state", "Producers by state; `failed`: the run goes on without them."),
+    ("process_restarts_total", "counter", "role index", "Processes started in place of one that died."),
     ("process_resident_memory_bytes", "gauge", "role index", "Resident memory."),
     ("process_open_fds", "gauge", "role index", "Open file descriptors."),
     ("process_threads", "gauge", "role index", "Threads."),
@@ -266,7 +266,9 @@ class RunCollector(Collector):
         states = dict.fromkeys(PROCESS_STATES, 0)
         for number, index in enumerate(self.table.producers):
             counters = self.control.counters(index)
-            states[self.control.process(index).state] += 1
+            state = self.control.process(index).state
+            if state in states:  # before the supervisor has entered it, a row has none
+                states[state] += 1
             self._add("producer_steps_total", counters["steps"], number)
             self._add("producer_episodes_total", counters["episodes"], number)
             self._add("producer_pickups_total", counters["pickups"], number)

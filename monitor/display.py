@@ -149,6 +149,9 @@ def picture(status: dict[str, Any]) -> Group:
     title = Text.assemble(
         ("headrace ", "bold"), (status["name"], "bold cyan"), f"  {status['state']}  {clock}"
     )
+    working, producers = producers_at_work(status)
+    if working < producers:
+        title.append(f"  {working} of {producers} producers", "bold yellow")
     if address := status.get("address"):
         title.append(f"  {address}", "dim")
     facts = Table.grid(padding=(0, 2))
@@ -177,6 +180,7 @@ def picture(status: dict[str, Any]) -> Group:
         "dropped slots": str(slots["dropped"]),
         "ring fill": _bar(slots["in_flight"], slots["capacity"]),
         "slots": f"{slots['in_flight']} / {slots['capacity']}",
+        "restarts": str(sum(status["restarts"].values())),
     }
     cells = [cell for pair in rows.items() for cell in pair]
     for first in range(0, len(cells), 6):

@@ -36,6 +36,7 @@ def report(**changes):
             "capacity": 8,
         },
         "bytes": {"packed": "1", "unpacked": "2", "per_second": 1.5e9},
+        "restarts": {"producer": 3, "learner": 1},
         "updates_per_second": 3.0,
         "losses": dict.fromkeys(status.LOSSES, 0.25),
         "warnings": ["cores are shared"],
@@ -120,6 +121,19 @@ def test_the_picture_fits_a_terminal_and_shows_the_figures(made):
             "######......",
         ):
             assert figure in text
+
+
+def test_a_run_that_goes_on_without_a_producer_shows_it():
+    producer = report()["processes"][0]
+    failed = {**producer, "index": 1, "state": "failed"}
+    degraded = report(processes=[producer, failed])
+    assert display.line_facts(degraded)["producers"] == "1/2"
+    assert "producers" not in display.line_facts(report())
+    assert display.line_facts(degraded)["restarts"] == "4"
+    console = Console(file=io.StringIO(), width=100)
+    console.print(display.picture(degraded))
+    assert "1 of 2 producers" in console.file.getvalue()
+    assert "failed" in console.file.getvalue()
 
 
 class Terminal(io.StringIO):
