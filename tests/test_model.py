@@ -66,6 +66,11 @@ MUTANTS = [  # model, what is broken, the rest of the definitions, how it shows
     ("credit", "LOWERED_ONCE", "N=1 VERSIONS=1", SLEEPS),
     ("credit", "QUIET_LOWERING", "N=1 VERSIONS=1", SLEEPS),
     ("credit", "CLEARED_AFTER_BELL", "N=1 R=1 VERSIONS=1 KILLS=0", SLEEPS),
+    ("credit", "WAITS_SHOWN", "N=1 VERSIONS=2 KILLS=0", SLEEPS),
+]
+MUTANTS_LARGER = [  # of the gate's: the smallest case in which one step is too old
+    ("credit", mutant, "N=1 VERSIONS=3 KILLS=0 ETA=1", WRONG)
+    for mutant in ("NO_GATE", "NO_RELOAD", "ACTING_AFTER_WORDS")
 ]
 
 pytestmark = pytest.mark.skipif(shutil.which("spin") is None, reason="needs spin (apt-get install spin)")
@@ -108,11 +113,21 @@ def test_the_model_has_no_error_with_larger_bounds(tmp_path, model, definitions)
     holds(model, definitions, tmp_path)
 
 
-@pytest.mark.parametrize(("model", "mutant", "definitions", "shows"), MUTANTS)
-def test_the_search_finds_what_is_broken(tmp_path, model, mutant, definitions, shows):
-    found = search(model, f"{mutant} {definitions}", tmp_path, "-O0")
+def is_found(model, mutant, definitions, shows, directory, optimize):
+    found = search(model, f"{mutant} {definitions}", directory, optimize)
     assert "errors: 1" in found, found
     assert shows in found
+
+
+@pytest.mark.parametrize(("model", "mutant", "definitions", "shows"), MUTANTS)
+def test_the_search_finds_what_is_broken(tmp_path, model, mutant, definitions, shows):
+    is_found(model, mutant, definitions, shows, tmp_path, "-O0")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("model", "mutant", "definitions", "shows"), MUTANTS_LARGER)
+def test_the_search_finds_what_is_broken_with_larger_bounds(tmp_path, model, mutant, definitions, shows):
+    is_found(model, mutant, definitions, shows, tmp_path, "-O2")
 
 
 def test_waiters_could_be_counted_if_nobody_died(tmp_path):
