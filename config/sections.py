@@ -332,7 +332,7 @@ class Supervisor(Section):
     """Producers without which the run ends; `auto`: the least that fill a batch, all in `sync` and
     `lagged`."""
     start_seconds: PositiveNumber = 120.0
-    """Deadline for the first version after the start."""
+    """Deadline for a process to come up, and for the first version after the start."""
     deadline_seconds: PositiveNumber = 60.0
     """Deadline of a shutdown, evaluation apart."""
     hung_seconds: PositiveNumber = 60.0
