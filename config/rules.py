@@ -6,6 +6,9 @@ import math
 
 from config.sections import Config, Schedule
 
+PROXIMAL = ("decoupled", "tis", "mis", "none")  # corrections that compare with the policy at batch start
+NATIVE = ("vtrace", "ppo", "tis", "none")  # corrections that consumers/loss.c knows
+
 
 def conflicts(config: Config) -> tuple[list[tuple[str, str]], list[str]]:
     """Checks across keys of a resolved configuration: ([(key, problem)], [warning])."""
@@ -99,10 +102,15 @@ def conflicts(config: Config) -> tuple[list[tuple[str, str]], list[str]]:
         f"{config.learner.epochs}",
     )
     need(
-        config.learner.targets == "batch" or config.learner.correction not in ("tis", "none"),
+        config.learner.targets == "batch" or config.learner.correction not in PROXIMAL,
         "learner.targets",
         f"minibatch has no policy from before the update, which correction {config.learner.correction} "
         "needs; needs batch",
+    )
+    need(
+        config.learner.loss != "native" or config.learner.correction in NATIVE,
+        "learner.loss",
+        f"native has no form of correction {config.learner.correction}; needs torch or auto",
     )
     segments = batch * config.producers.agents
     need(

@@ -52,6 +52,7 @@ def _tuple(value: Any) -> Any:
 Natural = Annotated[int, Ge(0), BeforeValidator(whole)]
 Positive = Annotated[int, Ge(1), BeforeValidator(whole)]
 PositiveNumber = Annotated[float, Gt(0)]
+AboveOne = Annotated[float, Gt(1)]
 NaturalNumber = Annotated[float, Ge(0)]
 Share = Annotated[float, Ge(0), Le(1)]
 Size = Annotated[
@@ -217,7 +218,9 @@ class Learner(Section):
     """Passes over a batch."""
     minibatches: Positive = 8
     """Optimizer steps of one pass."""
-    correction: Literal["vtrace", "ppo", "tis", "none"] = "vtrace"
+    correction: Literal[
+        "vtrace", "vtrace_pg", "puff", "ppo", "decoupled", "tis", "mis", "cispo", "m2po", "none"
+    ] = "vtrace"
     """Off-policy correction; see docs/details.md."""
     loss: Literal["auto", "torch", "native"] = "auto"
     """Who computes loss and gradient from the network's outputs: torch operation by operation, or one native
@@ -229,11 +232,27 @@ class Learner(Section):
     gae_lambda: Share = 0.95
     """λ of V-trace and GAE."""
     rho_clip: PositiveNumber = 1.0
-    """ρ̄ of V-trace: bound on the ratio that weighs a temporal difference."""
+    """ρ̄ of V-trace (`vtrace`, `vtrace_pg`, `puff`): bound on the ratio that weighs a temporal difference."""
     c_clip: PositiveNumber = 1.0
     """c̄ of V-trace: bound on the ratio that carries the trace on; at most `rho_clip`."""
+    pg_rho_clip: PositiveNumber = 1.0
+    """Bound on the ratio that weighs a step's gradient in `correction: vtrace_pg`."""
+    decoupled_cap: PositiveNumber = 100.0
+    """Bound on the ratio of the policy in training to the one that acted in `correction: decoupled`."""
     tis_cap: PositiveNumber = 2.0
     """Bound on the weight that `correction: tis` gives a step."""
+    mis_cap: AboveOne = 2.0
+    """`correction: mis` leaves steps out whose weight is above this or below its inverse."""
+    mis_veto: Annotated[float, Gt(0), Le(1)] | None = 1e-4
+    """`correction: mis` leaves out the whole segment in which a step's weight is below this; null: never."""
+    mis_mean: AboveOne | None = None
+    """`correction: mis` leaves out the whole segment whose geometric mean of weights is above this or below
+    its inverse; null: never."""
+    cispo_clip: PositiveNumber = 4.0
+    """`correction: cispo` gives a step at most the weight 1 + this."""
+    m2po_bound: PositiveNumber = 0.04
+    """Bound on the mean squared logarithm of the ratio, above which `correction: m2po` leaves out the steps
+    with the largest."""
     clip: PositiveNumber = 0.2
     """ε of the PPO objective."""
     value_coef: NaturalNumber = 0.5

@@ -1,12 +1,15 @@
-"""Off-policy corrections: advantage estimators, policy losses, and the arms that combine them by name.
+"""Off-policy corrections: advantage estimators, importance weights, policy losses, and the arms that combine
+them by name.
 
 Pure functions of tensors, time-major [T, B]. `values` has T+1 rows, the last one the bootstrap; row t+1 is
 always the value of the true successor of step t, since a slot stores an episode's final observation there.
-mu is the behaviour policy (what acted), prox the policy at the start of the update, pi the one in training.
+mu is the behaviour policy (what acted), prox the policy at the start of the update, pi the one in training;
+w = pi/mu, r = pi/prox, m = prox/mu.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -22,8 +25,15 @@ class Settings(Protocol):
 
     rho_clip: float
     c_clip: float
+    pg_rho_clip: float
     clip: float
+    decoupled_cap: float
     tis_cap: float
+    mis_cap: float
+    mis_veto: float | None
+    mis_mean: float | None
+    cispo_clip: float
+    m2po_bound: float
 
 
 class Segments(NamedTuple):
@@ -53,12 +63,28 @@ class Estimates(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """The steps of one minibatch as a policy loss sees them; any shape, all alike."""
+    """The steps of one minibatch as a policy loss sees them: [T, B], all alike."""
 
     log_prob: Tensor  # float32 log pi(a), carries the gradient
     behaviour: Tensor  # float32 log mu(a)
     proximal: Tensor | None  # float32 log prox(a); None unless the arm asks for it
     advantages: Tensor  # float32, constant
+    kept: Tensor | None = None  # bool; False: not in the loss, may hold anything. None: all are
+
+
+class Weight(NamedTuple):
+    """An importance weight of each step, shaped as the log ratio it is made of."""
+
+    value: Tensor  # float32, constant; 0: the step is left out
+    bounded: Tensor  # bool: it is not the plain ratio
+
+
+class PolicyLoss(NamedTuple):
+    """The policy loss of each step."""
+
+    loss: Tensor  # carries the gradient; anything where a step is not kept
+    kept: Tensor | None  # bool: the steps that its mean is over; None: all
+    bounded: Tensor | None  # bool, Weight.bounded; None: the arm has no weight
 
 
 def ratio(log_ratio: Tensor) -> Tensor:
@@ -90,6 +116,59 @@ def gae(segments: Segments) -> Estimates:
     """Generalised advantage estimation (Schulman et al. 2016, arXiv 1506.02438): V-trace with rho = c = 1."""
     _check(segments, None)
     return _estimate(segments, None, None)
+
+
+def puff(segments: Segments, log_ratio: Tensor, *, rho_clip: float, c_clip: float) -> Estimates:
+    """V-trace targets v_t, and v_t - V_t as the advantage (J. Suarez 2025, PufferLib 3.0, its code).
+
+    Rho is part of the advantage, and the ratio of the policy loss multiplies it again. As `vtrace` else."""
+    targets, _ = vtrace(segments, log_ratio, rho_clip=rho_clip, c_clip=c_clip)
+    return Estimates(targets, targets - segments.values[:-1])
+
+
+def truncated(log_ratio: Tensor, cap: float) -> Weight:
+    """min(ratio, cap) (Ionides 2008, Truncated importance sampling, J. Comput. Graph. Stat. 17:295)."""
+    return Weight(ratio(log_ratio).clamp(max=cap), log_ratio > math.log(cap))
+
+
+def decoupled(log_prob: Tensor, behaviour: Tensor, proximal: Tensor, cap: float) -> Weight:
+    """prox/mu of the decoupled objective (Hilton, Cobbe, Schulman 2022, arXiv 2110.00641, eq. 3), where mu is
+    raised so that pi/mu, and not the weight alone, stays below `cap` (as in the paper's code)."""
+    bounded = log_prob - behaviour > math.log(cap)
+    raised = torch.where(bounded, log_prob - math.log(cap), behaviour)
+    return Weight(ratio(proximal - raised), bounded)
+
+
+def masked(
+    log_ratio: Tensor, kept: Tensor | None, *, cap: float, veto: float | None, mean: float | None
+) -> Weight:
+    """The ratio [T, B] where 1/cap <= ratio <= cap, 0 elsewhere (masked importance sampling; Liu et al. 2025, When
+    Speed Kills Stability).
+
+    With `veto`, segments with a kept step whose ratio is below it are left out whole; with `mean`, those
+    whose geometric mean over the kept steps lies outside [1/mean, mean]."""
+    out = log_ratio.abs() > math.log(cap)
+    ours = log_ratio if kept is None else torch.where(kept, log_ratio, 0.0)
+    if veto is not None:
+        out = out | (ours < math.log(veto)).any(0)
+    if mean is not None:
+        steps = len(ours) if kept is None else kept.sum(0).clamp(min=1)
+        out = out | ((ours.sum(0) / steps).abs() > math.log(mean))
+    return Weight(torch.where(out, 0.0, ratio(log_ratio)), out)
+
+
+def second_moment(log_ratio: Tensor, kept: Tensor | None, *, bound: float) -> Weight:
+    """1 for the most `kept` steps of smallest |log ratio| whose mean (log ratio)^2 is at most `bound`, 0 for
+    the others (M2PO; Zheng et al. 2025, arXiv 2510.01161). What is not a number is not left out."""
+    squares = log_ratio.double().square().nan_to_num(nan=0.0, posinf=math.inf)
+    if kept is not None:
+        squares = torch.where(kept, squares, math.inf)
+    ordered, order = squares.flatten().sort(stable=True)
+    means = ordered.cumsum(0) / torch.arange(1, len(ordered) + 1, device=ordered.device)
+    value = torch.empty_like(log_ratio).flatten()
+    value[order] = (means <= bound).to(value.dtype)  # the means ascend as the squares do
+    value = value.view_as(log_ratio)
+    return Weight(value, value == 0.0)
 
 
 def clipped_surrogate(log_ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
@@ -162,22 +241,38 @@ class Native(NamedTuple):
     weighted: bool = False  # by the truncated ratio of the policy at batch start over behaviour
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
     """One arm of `learner.correction`.
 
     estimate: log_ratio [T, B] is the log of the policy that gave the values over mu
-    policy_loss: the loss of each step
-    anchor: log-probability of the policy that the clipped ratio is taken against
+    anchor: log-probability of the policy that the policy's ratio is taken against
+    clips: the policy loss is PPO's, of that ratio; if not, it is -A log pi
+    weight: the factor on that; None: 1
     proximal: whether Steps.proximal, and so a pass at batch start, is needed
     native: its form in consumers/loss.c, if it has one
     """
 
     estimate: Callable[[Segments, Tensor, Settings], Estimates]
-    policy_loss: Callable[[Steps, Settings], Tensor]
     anchor: Callable[[Steps], Tensor]
-    proximal: bool
+    clips: bool = True
+    weight: Callable[[Steps, Settings], Weight] | None = None
+    proximal: bool = False
     native: Native | None = None
+
+    def policy_loss(self, steps: Steps, settings: Settings) -> PolicyLoss:
+        """Raises ValueError where `steps` lack the proximal policy that the arm needs."""
+        if self.clips:
+            log_ratio = steps.log_prob - self.anchor(steps)
+            loss = clipped_surrogate(log_ratio, steps.advantages, settings.clip)
+        else:
+            loss = -steps.advantages * steps.log_prob
+        if self.weight is None:
+            return PolicyLoss(loss, steps.kept, None)
+        value, bounded = self.weight(steps._replace(log_prob=steps.log_prob.detach()), settings)
+        if steps.kept is not None:  # by selection: 0 times what is not a number would reach the gradient
+            value = torch.where(steps.kept, value, 0.0)
+        return PolicyLoss(value * loss, value != 0.0, bounded)
 
 
 def _behaviour(steps: Steps) -> Tensor:
@@ -198,29 +293,61 @@ def _gae(segments: Segments, log_ratio: Tensor, s: Settings) -> Estimates:
     return gae(segments)
 
 
-def _clip_behaviour(steps: Steps, s: Settings) -> Tensor:
-    return clipped_surrogate(steps.log_prob - steps.behaviour, steps.advantages, s.clip)
+def _puff(segments: Segments, log_ratio: Tensor, s: Settings) -> Estimates:
+    return puff(segments, log_ratio, rho_clip=s.rho_clip, c_clip=s.c_clip)
 
 
-def _clip_proximal(steps: Steps, s: Settings) -> Tensor:
-    return clipped_surrogate(steps.log_prob - _proximal(steps), steps.advantages, s.clip)
+def _decoupled(steps: Steps, s: Settings) -> Weight:
+    return decoupled(steps.log_prob, steps.behaviour, _proximal(steps), s.decoupled_cap)
 
 
-def _truncated(steps: Steps, s: Settings) -> Tensor:
-    """-min(prox/mu, cap) S(pi/prox): the clip holds the update near the policy it starts from, and the
-    weight, constant over the update, corrects for the policy that acted."""
-    weight = ratio(_proximal(steps) - steps.behaviour).clamp(max=s.tis_cap)
-    return weight * _clip_proximal(steps, s)
+def _mis(steps: Steps, s: Settings) -> Weight:
+    log_ratio = _proximal(steps) - steps.behaviour
+    return masked(log_ratio, steps.kept, cap=s.mis_cap, veto=s.mis_veto, mean=s.mis_mean)
 
 
 CORRECTIONS: Mapping[str, Correction] = {
-    # PPO's clip on pi/mu with V-trace advantages: the form of SEED RL (arXiv 1910.06591) with a clip.
-    "vtrace": Correction(_vtrace, _clip_behaviour, _behaviour, False, Native(True, False)),
-    # PPO's clip on pi/mu with uncorrected advantages.
-    "ppo": Correction(_gae, _clip_behaviour, _behaviour, False, Native(False, False)),
-    # The decoupled objective (Hilton, Cobbe, Schulman 2022, arXiv 2110.00641, eq. 3) with its weight
-    # truncated # (Ionides 2008, J. Comput. Graph. Stat. 17:295).
-    "tis": Correction(_gae, _truncated, _proximal, True, Native(False, True, weighted=True)),
-    # The control: PPO's clip on pi/prox, as if the data were on-policy.
-    "none": Correction(_gae, _clip_proximal, _proximal, True, Native(False, True)),
+    # PPO's clip on w with V-trace advantages: the form of SEED RL (arXiv 1910.06591) with a clip.
+    "vtrace": Correction(estimate=_vtrace, anchor=_behaviour, native=Native(True, False)),
+    # V-trace actor-critic, without a clip (IMPALA, Espeholt et al. 2018, arXiv 1802.01561, section 4.2).
+    "vtrace_pg": Correction(
+        estimate=_vtrace,
+        anchor=_behaviour,
+        clips=False,
+        weight=lambda steps, s: truncated(steps.log_prob - steps.behaviour, s.pg_rho_clip),
+    ),
+    # PPO's clip on w with the advantages of PufferLib 3.0.
+    "puff": Correction(estimate=_puff, anchor=_behaviour),
+    # PPO's clip on w with uncorrected advantages.
+    "ppo": Correction(estimate=_gae, anchor=_behaviour, native=Native(False, False)),
+    # The decoupled objective: the clip holds the update near the policy it starts from, and the weight
+    # corrects for the policy that acted.
+    "decoupled": Correction(estimate=_gae, anchor=_proximal, weight=_decoupled, proximal=True),
+    # The same with its weight truncated, which is constant over the update.
+    "tis": Correction(
+        estimate=_gae,
+        anchor=_proximal,
+        weight=lambda steps, s: truncated(_proximal(steps) - steps.behaviour, s.tis_cap),
+        proximal=True,
+        native=Native(False, True, weighted=True),
+    ),
+    # The same with steps left out where the weight is far from 1.
+    "mis": Correction(estimate=_gae, anchor=_proximal, weight=_mis, proximal=True),
+    # Every step keeps its gradient, whose weight is truncated (MiniMax-M1, arXiv 2506.13585).
+    "cispo": Correction(
+        estimate=_gae,
+        anchor=_behaviour,
+        clips=False,
+        weight=lambda steps, s: truncated(steps.log_prob - steps.behaviour, 1.0 + s.cispo_clip),
+    ),
+    # PPO's clip on w without the steps whose ratios are farthest from 1.
+    "m2po": Correction(
+        estimate=_gae,
+        anchor=_behaviour,
+        weight=lambda steps, s: second_moment(
+            steps.log_prob - steps.behaviour, steps.kept, bound=s.m2po_bound
+        ),
+    ),
+    # The control: PPO's clip on r, as if the data were on-policy.
+    "none": Correction(estimate=_gae, anchor=_proximal, proximal=True, native=Native(False, True)),
 }

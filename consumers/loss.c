@@ -187,7 +187,7 @@ static void losses(hr_objective *o) {
     const float *anchor = o->proximal ? proximal : o->behaviour;
     double count = kept_steps(o);
     float mean = 0.0f, inverse = 1.0f, each = (float)(1.0 / count);
-    hr_vec policy = {0}, value = {0}, entropy = {0}, kl = {0}, moved = {0}, clipped = {0};
+    hr_vec policy = {0}, value = {0}, entropy = {0}, kl = {0}, moved = {0}, clipped = {0}, capped = {0};
     if (o->normalize) advantage_scale(o, advantage, count, &mean, &inverse);
     for (int64_t i = 0; i < n; i += HR_LANES) {
         int64_t lanes = n - i;
@@ -198,8 +198,11 @@ static void losses(hr_objective *o) {
         hr_vec log_ratio = log_prob - load(anchor + i, lanes), w = ratio(log_ratio);
         hr_vec free = w * a, held = bounded(w, 1.0f - o->clip, 1.0f + o->clip) * a;
         hr_vec behind = log_prob - load(o->behaviour + i, lanes), weight = vec_all(1.0f);
-        if (o->weighted)
-            weight = at_most(ratio(load(proximal + i, lanes) - load(o->behaviour + i, lanes)), vec_all(o->tis_cap));
+        if (o->weighted) {
+            hr_vec whole = ratio(load(proximal + i, lanes) - load(o->behaviour + i, lanes));
+            weight = at_most(whole, vec_all(o->tis_cap));
+            capped += vec_select(kept & (whole > o->tis_cap), vec_all(1.0f), zero);
+        }
         policy += vec_select(kept, -weight * vec_select(free > held, held, free), zero);
         /* No gradient where the clip holds, or where the ratio itself was bounded. */
         hr_ivec stuck = (free > held) | (vec_abs(log_ratio) > MAX_LOG_RATIO);
@@ -241,6 +244,7 @@ static void losses(hr_objective *o) {
     o->kl = sum(kl) / count;
     o->moved = o->given_target ? sum(moved) / count : o->kl;
     o->clipped = sum(clipped) / count;
+    o->capped = sum(capped) / count;
 }
 
 int hr_objective_run(hr_objective *o) {

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define HR_LOSS_ABI 1u
+#define HR_LOSS_ABI 2u
 
 typedef struct hr_objective {
     /* What is to be computed */
@@ -41,7 +41,8 @@ typedef struct hr_objective {
     float *d_logits, *d_output;     /* gradients of the loss, shaped as logits and output */
     float *scratch;                 /* hr_objective_scratch() floats */
     double policy, value, entropy;  /* means over the kept steps */
-    double kl, moved, clipped;      /* k3 against behaviour and against the given policy; share of ratios clipped */
+    double kl, moved;               /* k3 against behaviour and against the given policy */
+    double clipped, capped;         /* shares of ratios beyond `clip`, and of weights above tis_cap */
 } hr_objective;
 
 __attribute__((visibility("default"))) int64_t hr_objective_scratch(const hr_objective *o);

@@ -30,7 +30,7 @@ from consumers.models import PolicyModel
 from consumers.normalizers import ValueStatistics
 
 LIBRARY = Path(__file__).with_name("loss.so")
-ABI = 1
+ABI = 2
 
 COLUMNS = (
     "loss_policy",
@@ -40,6 +40,7 @@ COLUMNS = (
     "approx_kl",
     "clipped_ratio",
     "update_kl",
+    "bounded_weight",
 )
 
 
@@ -74,7 +75,7 @@ class Fields(NamedTuple):
 class Outcome(NamedTuple):
     """Of one minibatch, before backward."""
 
-    figures: Tensor  # of COLUMNS, means over the kept steps
+    figures: Tensor  # of COLUMNS, means over the kept steps; loss_policy over those of its own
     view: View
     backward: Callable[[], None]  # adds the gradient of the loss to the parameters'
 
@@ -106,8 +107,12 @@ class TorchObjective:
         output = output[:horizon]
 
         advantage = normalize(view.advantage, kept, count) if s.normalize_advantage else view.advantage
-        terms = Steps(log_prob, steps.behaviour, view.log_prob, advantage)
-        policy = kept_mean(self._correction.policy_loss(terms, s), kept, count)
+        terms = Steps(log_prob, steps.behaviour, view.log_prob, advantage, kept)
+        each = self._correction.policy_loss(terms, s)
+        if each.kept is None or each.kept is kept:
+            policy = kept_mean(each.loss, kept, count)
+        else:  # what the arm leaves out would else only make the step smaller
+            policy = kept_mean(each.loss, each.kept, each.kept.sum().clamp(min=1))
         value = kept_mean(value_loss(output, view.target, view.output, s.value_clip), kept, count)
         entropy = kept_mean(entropy, kept, count)
         loss = policy + s.value_coef * value - entropy_coef * entropy
@@ -115,9 +120,10 @@ class TorchObjective:
         with torch.no_grad():
             kl = kept_mean(_k3(log_prob - steps.behaviour), kept, count)
             apart = (ratio(log_prob - self._correction.anchor(terms)) - 1.0).abs() > s.clip
-            clipped = (apart if kept is None else apart & kept).sum() / count
+            clipped = _share(apart, kept, count)
+            bounded = policy.new_zeros(()) if each.bounded is None else _share(each.bounded, kept, count)
             moved = kl if prior is None else kept_mean(_k3(log_prob - view.log_prob), kept, count)
-            figures = torch.stack([policy, value, entropy, loss, kl, clipped, moved])
+            figures = torch.stack([policy, value, entropy, loss, kl, clipped, moved, bounded])
         return Outcome(figures, view, loss.backward)
 
     @torch.no_grad()
@@ -208,7 +214,7 @@ class NativeObjective:
         if self._library.hr_objective_run(o) != 0:
             raise OSError(f"{LIBRARY.parent.name}/{LIBRARY.name} is of another ABI; run: make build")
         loss = o.policy + self._settings.value_coef * o.value - entropy_coef * o.entropy
-        figures = torch.tensor([o.policy, o.value, o.entropy, loss, o.kl, o.clipped, o.moved])
+        figures = torch.tensor([o.policy, o.value, o.entropy, loss, o.kl, o.clipped, o.moved, o.capped])
         view = View(log_prob, values[: o.horizon], target, advantage) if prior is None else prior
 
         def backward() -> None:
@@ -261,7 +267,8 @@ class _Objective(ctypes.Structure):
                 "scratch",
             )
         ),
-        *((name, ctypes.c_double) for name in ("policy", "value", "entropy", "kl", "moved", "clipped")),
+        *((name, ctypes.c_double) for name in ("policy", "value", "entropy", "kl", "moved")),
+        *((name, ctypes.c_double) for name in ("clipped", "capped")),
     ]
 
 
@@ -271,6 +278,11 @@ def choose(settings: Any, model: PolicyModel, values: ValueStatistics, device: t
     if settings.loss == "native" or (settings.loss == "auto" and able):
         return NativeObjective(settings, model, values)
     return TorchObjective(settings, model, values)
+
+
+def _share(flags: Tensor, kept: Tensor | None, count: Tensor | int) -> Tensor:
+    """Of the `count` steps kept, those that are flagged."""
+    return (flags if kept is None else flags & kept).sum() / count
 
 
 def _k3(log_ratio: Tensor) -> Tensor:

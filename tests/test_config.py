@@ -296,6 +296,14 @@ def test_a_wrong_override_is_named_instead_of_a_line(problems, override, text):
             ["learner.targets=minibatch", "learner.correction=none"],
             "learner.targets: minibatch has no policy from",
         ),
+        (
+            ["learner.targets=minibatch", "learner.correction=decoupled"],
+            "learner.targets: minibatch has no policy from",
+        ),
+        (
+            ["learner.loss=native", "learner.correction=m2po"],
+            "learner.loss: native has no form of correction m2po; needs torch or auto",
+        ),
         (["learner.minibatches=7"], "learner.minibatches: 2 slots x 1024 agents = 2048 segments"),
         (["learner.c_clip=2"], "learner.c_clip: found 2; needs 1 (learner.rho_clip) or less"),
         (["learner.count=2"], "learner.count: found 2; several learners come with a later version"),

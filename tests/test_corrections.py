@@ -1,4 +1,4 @@
-"""V-trace and GAE equal the sums they are defined by, and the vectors another implementation gave."""
+"""V-trace, GAE and puff equal the sums they are defined by, and the vectors another implementation gave."""
 
 import json
 from itertools import pairwise
@@ -11,8 +11,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import config
 from consumers import corrections
-from consumers.corrections import CORRECTIONS, MAX_LOG_RATIO, Estimates, Segments, decays, ratio
+from consumers.corrections import (
+    CORRECTIONS,
+    MAX_LOG_RATIO,
+    Estimates,
+    Segments,
+    decays,
+    ratio,
+    truncated,
+)
 
 RLAX = json.loads((Path(__file__).parent / "data" / "rlax_vectors.json").read_text())["cases"]
 
@@ -93,30 +102,40 @@ def vtrace(flagged, log_ratio, *, gamma, lambda_, rho_clip, c_clip):
     return corrections.vtrace(segments, log_ratio, rho_clip=rho_clip, c_clip=c_clip)
 
 
+def puff(flagged, log_ratio, *, gamma, lambda_, rho_clip, c_clip):
+    segments = flagged.segments(gamma, lambda_)
+    return corrections.puff(segments, log_ratio, rho_clip=rho_clip, c_clip=c_clip)
+
+
 def gae(flagged, *, gamma, lambda_):
     return corrections.gae(flagged.segments(gamma, lambda_))
 
 
-def tensors(case):
+def tensors(case, dtype=torch.float32):
     segments = Flagged(
-        torch.tensor(case["values"], dtype=torch.float32),
-        torch.tensor(case["rewards"], dtype=torch.float32),
+        torch.tensor(case["values"], dtype=dtype),
+        torch.tensor(case["rewards"], dtype=dtype),
         *(torch.tensor(case[k].astype(np.uint8)) for k in ("terminated", "truncated", "valid")),
     )
-    return segments, torch.tensor(case["log_ratio"], dtype=torch.float32)
+    return segments, torch.tensor(case["log_ratio"], dtype=dtype)
 
 
-def agree(case, gamma=0.97, lambda_=0.9, rho_clip=1.0, c_clip=1.0):
-    segments, log_ratio = tensors(case)
-    estimates = vtrace(segments, log_ratio, gamma=gamma, lambda_=lambda_, rho_clip=rho_clip, c_clip=c_clip)
+def agree(case, gamma=0.97, lambda_=0.9, rho_clip=1.0, c_clip=1.0, dtype=torch.float32):
+    close = {"rtol": 1e-6, "atol": 1e-9} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 2e-5}
+    segments, log_ratio = tensors(case, dtype)
+    knobs = {"gamma": gamma, "lambda_": lambda_, "rho_clip": rho_clip, "c_clip": c_clip}
     v, advantage = truth(case, gamma, lambda_, rho_clip, c_clip)
-    np.testing.assert_allclose(estimates.targets.numpy(), v, rtol=1e-4, atol=2e-5)
-    np.testing.assert_allclose(estimates.advantages.numpy(), advantage, rtol=1e-4, atol=2e-5)
+    for estimates, expected in (
+        (vtrace(segments, log_ratio, **knobs), advantage),
+        (puff(segments, log_ratio, **knobs), v - case["values"][:-1]),
+    ):
+        np.testing.assert_allclose(estimates.targets.numpy(), v, **close)
+        np.testing.assert_allclose(estimates.advantages.numpy(), expected, **close)
     on_policy = {**case, "log_ratio": np.zeros_like(case["log_ratio"])}
     v, _ = truth(on_policy, gamma, lambda_, 1.0, 1.0)
     estimates = gae(segments, gamma=gamma, lambda_=lambda_)
-    np.testing.assert_allclose(estimates.targets.numpy(), v, rtol=1e-4, atol=2e-5)
-    np.testing.assert_allclose(estimates.advantages.numpy(), v - case["values"][:-1], rtol=1e-4, atol=2e-5)
+    np.testing.assert_allclose(estimates.targets.numpy(), v, **close)
+    np.testing.assert_allclose(estimates.advantages.numpy(), v - case["values"][:-1], **close)
 
 
 @settings(max_examples=150, deadline=None)
@@ -124,14 +143,16 @@ def agree(case, gamma=0.97, lambda_=0.9, rho_clip=1.0, c_clip=1.0):
     seed=st.integers(0, 2**32 - 1),
     horizon=st.integers(1, 12),
     batch=st.integers(1, 4),
-    gamma=st.sampled_from([0.0, 0.5, 0.99, 1.0]),
-    lambda_=st.sampled_from([0.0, 0.3, 0.95, 1.0]),
+    # Exact in float32, as their product is, which is what the learner holds them in.
+    gamma=st.sampled_from([0.0, 0.5, 0.96875, 1.0]),
+    lambda_=st.sampled_from([0.0, 0.25, 0.9375, 1.0]),
+    dtype=st.sampled_from([torch.float64, torch.float32]),
     clips=st.sampled_from([(1.0, 1.0), (3.7, 2.2), (2.0, 1.0), (0.5, 0.1)]),
     ends=st.sampled_from([(0.0, 0.0), (0.2, 0.2), (0.9, 0.0), (0.0, 0.9), (1.0, 0.0)]),
     resets=st.booleans(),
 )
-def test_any_segments_agree_with_the_sum(seed, horizon, batch, gamma, lambda_, clips, ends, resets):
-    agree(random_case(seed, horizon, batch, *ends, resets), gamma, lambda_, *clips)
+def test_any_segments_agree_with_the_sum(seed, horizon, batch, gamma, lambda_, dtype, clips, ends, resets):
+    agree(random_case(seed, horizon, batch, *ends, resets), gamma, lambda_, *clips, dtype)
 
 
 @pytest.mark.parametrize("batch", [1, 5])
@@ -225,6 +246,29 @@ def test_on_policy_vtrace_is_gae_and_with_lambda_one_the_n_step_return():
     assert torch.allclose(gae(segments, gamma=0.9, lambda_=1.0).targets[0], returns, atol=1e-5)
 
 
+def test_puff_is_the_recursion_of_pufferlib():
+    """Its layout: reward and done come with the next observation, so T steps have T - 1 transitions, and the
+    last step has no advantage."""
+    rng = np.random.default_rng(17)
+    steps, gamma, lambda_, rho_clip, c_clip = 9, 0.96875, 0.9375, 1.4, 0.9
+    values, rewards, w = rng.normal(size=steps), rng.normal(size=steps), rng.lognormal(size=steps)
+    done = rng.random(steps) < 0.3
+    assert done.any()
+    expected, later = np.zeros(steps), 0.0
+    for t in range(steps - 2, -1, -1):
+        goes_on = 1.0 - done[t + 1]
+        delta = min(w[t], rho_clip) * (rewards[t + 1] + gamma * values[t + 1] * goes_on - values[t])
+        expected[t] = later = delta + gamma * lambda_ * min(w[t], c_clip) * later * goes_on
+    case = {
+        "values": values, "rewards": rewards[1:], "log_ratio": np.log(w[:-1]), "terminated": done[1:],
+        "truncated": np.zeros(steps - 1), "valid": np.ones(steps - 1),
+    }  # fmt: skip
+    flagged, log_ratio = tensors({name: x[:, None] for name, x in case.items()}, torch.float64)
+    e = puff(flagged, log_ratio, gamma=gamma, lambda_=lambda_, rho_clip=rho_clip, c_clip=c_clip)
+    np.testing.assert_allclose(e.advantages[:, 0], expected[:-1], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(e.targets[:, 0], (expected + values)[:-1], rtol=1e-9, atol=1e-12)
+
+
 def test_with_both_clips_at_zero_the_target_is_the_value():
     segments, log_ratio = tensors(random_case(9, 6, 3))
     estimates = vtrace(segments, log_ratio, gamma=0.9, lambda_=1.0, rho_clip=0.0, c_clip=0.0)
@@ -235,23 +279,28 @@ def test_with_both_clips_at_zero_the_target_is_the_value():
 def test_rlax_gives_the_same(case):
     column = {k: np.array(case[k], float)[:, None] for k in ("values", "rewards", "log_rho", "terminated")}
     horizon = case["T"]
-    segments, log_ratio = tensors(
+    flagged, log_ratio = tensors(
         {
             **column,
             "log_ratio": column["log_rho"],
             "truncated": np.zeros((horizon, 1)),
             "valid": np.ones((horizon, 1)),
-        }
+        },
+        torch.float64,
     )
-    knobs = {"gamma": case["gamma"], "lambda_": case["lambda_"]}
-    e = vtrace(segments, log_ratio, **knobs, rho_clip=case["clip_rho"], c_clip=1.0)
-    errors = (e.targets - segments.values[:-1])[:, 0]
-    np.testing.assert_allclose(errors, case["vtrace_errors"], rtol=1e-4, atol=1e-5)
+    goes_on = 1.0 - torch.tensor(column["terminated"])
+    segments = flagged.segments(0.0, 0.0)._replace(
+        discounts=case["gamma"] * goes_on, traces=case["gamma"] * case["lambda_"] * goes_on
+    )
+    clips = {"rho_clip": case["clip_rho"], "c_clip": 1.0}
+    e = corrections.vtrace(segments, log_ratio, **clips)
     q = (e.advantages + segments.values[:-1])[:, 0]
-    np.testing.assert_allclose(q, case["q_estimate"], rtol=1e-4, atol=1e-5)
-    weighted = ratio(log_ratio).clamp(max=case["clip_pg_rho"]) * e.advantages
-    np.testing.assert_allclose(weighted[:, 0], case["pg_advantage"], rtol=1e-4, atol=2e-5)
-    np.testing.assert_allclose(gae(segments, **knobs).advantages[:, 0], case["gae"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(q, case["q_estimate"], rtol=1e-6, atol=1e-6)
+    weight = truncated(log_ratio, case["clip_pg_rho"]).value
+    np.testing.assert_allclose((weight * e.advantages)[:, 0], case["pg_advantage"], rtol=1e-6, atol=1e-6)
+    errors = corrections.puff(segments, log_ratio, **clips).advantages
+    np.testing.assert_allclose(errors[:, 0], case["vtrace_errors"], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(corrections.gae(segments).advantages[:, 0], case["gae"], rtol=1e-6, atol=1e-6)
 
 
 def test_there_are_forty_rlax_vectors_and_they_vary():
@@ -336,19 +385,16 @@ def test_shapes_that_do_not_fit_are_refused():
 
 
 def test_every_arm_estimates_by_its_settings():
-    class Knobs:
-        rho_clip, c_clip, clip, tis_cap = 1.3, 0.8, 0.2, 2.0
-
+    settings = config.Learner(rho_clip=1.3, c_clip=0.8)
     flagged, log_ratio = tensors(random_case(14, 6, 3))
-    expected = {
-        "vtrace": vtrace(flagged, log_ratio, gamma=0.97, lambda_=0.9, rho_clip=1.3, c_clip=0.8),
-        "ppo": gae(flagged, gamma=0.97, lambda_=0.9),
-        "tis": gae(flagged, gamma=0.97, lambda_=0.9),
-        "none": gae(flagged, gamma=0.97, lambda_=0.9),
-    }
+    knobs = {"gamma": 0.97, "lambda_": 0.9, "rho_clip": 1.3, "c_clip": 0.8}
+    expected = dict.fromkeys(("vtrace", "vtrace_pg"), vtrace(flagged, log_ratio, **knobs))
+    expected["puff"] = puff(flagged, log_ratio, **knobs)
+    plain = ("ppo", "decoupled", "tis", "mis", "cispo", "m2po", "none")
+    expected |= dict.fromkeys(plain, gae(flagged, gamma=0.97, lambda_=0.9))
     assert set(expected) == set(CORRECTIONS)
     for name, arm in CORRECTIONS.items():
-        got: Estimates = arm.estimate(flagged.segments(0.97, 0.9), log_ratio, Knobs)
+        got: Estimates = arm.estimate(flagged.segments(0.97, 0.9), log_ratio, settings)
         for a, b in zip(got, expected[name], strict=True):
             assert torch.equal(a, b), name
     assert not torch.equal(expected["vtrace"].targets, expected["ppo"].targets)

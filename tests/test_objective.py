@@ -1,7 +1,9 @@
-"""The native objective is the one that torch composes of the corrections, its gradient included."""
+"""The objective is what its parts say, and the native one is the one that torch composes of the corrections,
+its gradient included."""
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,13 +11,14 @@ from hypothesis import strategies as st
 
 import config
 from consumers import objective
-from consumers.corrections import CORRECTIONS, decays
+from consumers.corrections import CORRECTIONS, Steps, decays
 from consumers.models import PolicyModel
 from consumers.normalizers import ValueStatistics
 from consumers.objective import Fields, NativeObjective, TorchObjective, View, choose
 from producers.program import build
 
 CPU = torch.device("cpu")
+NATIVE = sorted(name for name, arm in CORRECTIONS.items() if arm.native)
 
 
 def model_of(choices):
@@ -88,7 +91,7 @@ def assert_equal(case):
     horizon=st.integers(1, 7),
     segments=st.sampled_from([1, 3, 15, 16, 17, 40]),
     choices=st.sampled_from([(3,), (2, 4), (1,), (5, 1, 2)]),
-    correction=st.sampled_from(sorted(CORRECTIONS)),
+    correction=st.sampled_from(NATIVE),
     prior=st.booleans(),
     masked=st.booleans(),
     partial=st.booleans(),
@@ -98,6 +101,40 @@ def assert_equal(case):
 )
 def test_any_minibatch_gives_the_same_figures_targets_and_gradients(**options):
     assert_equal(Case(options.pop("seed"), options.pop("horizon"), options.pop("segments"), **options))
+
+
+@pytest.mark.parametrize("correction", sorted(CORRECTIONS))
+@pytest.mark.parametrize("partial", [False, True])
+def test_figures_are_those_of_the_steps_that_count(correction, partial):
+    """From the log-probabilities of the actions, step by step in numpy."""
+    options = {"prior": True, "masked": False, "partial": partial, "normalize_advantage": False}
+    bounds = {"pg_rho_clip": 1.1, "mis_cap": 1.2, "mis_veto": 0.5, "m2po_bound": 0.3, "decoupled_cap": 2.0}
+    case = Case(8, 6, 9, (3,), **options, **bounds, correction=correction)
+    outcome, *_ = case.run(TorchObjective)
+    got = dict(zip(objective.COLUMNS, outcome.figures.tolist(), strict=True))
+    s, arm, steps = case.settings, CORRECTIONS[correction], case.steps
+    kept = np.ones(steps.rewards.shape, bool) if steps.kept is None else steps.kept.numpy()
+    pi = case.model.log_prob(case.logits, steps.action).numpy().astype(float)
+    mu, prox, a = steps.behaviour.numpy(), case.prior.log_prob.numpy(), case.prior.advantage.numpy()
+    each = arm.policy_loss(Steps(*map(torch.tensor, (pi, mu, prox, a, kept))), s)
+    anchor = prox if correction in ("none", "tis", "mis", "decoupled") else mu
+    value = 0.5 * (case.output.numpy() - case.prior.target.numpy()) ** 2
+    taking_part = kept if each.kept is None else each.kept.numpy()
+    expected = {
+        "loss_policy": each.loss.numpy()[taking_part].mean(),
+        "loss_value": value[kept].mean(),
+        "clipped_ratio": (abs(np.exp(pi - anchor) - 1) > s.clip)[kept].mean(),
+        "bounded_weight": 0.0 if each.bounded is None else each.bounded.numpy()[kept].mean(),
+        "approx_kl": (np.exp(pi - mu) - 1 - (pi - mu))[kept].mean(),
+        "update_kl": (np.exp(pi - prox) - 1 - (pi - prox))[kept].mean(),
+    }
+    for name, x in expected.items():
+        assert got[name] == pytest.approx(x, rel=1e-4, abs=1e-6), name
+    total = got["loss_policy"] + s.value_coef * got["loss_value"] - 0.02 * got["loss_entropy"]
+    assert got["loss_total"] == pytest.approx(total, rel=1e-5)
+    if correction in ("mis", "m2po"):
+        assert taking_part.sum() < kept.sum()
+        assert got["bounded_weight"] == pytest.approx(1 - taking_part.sum() / kept.sum())
 
 
 def test_a_minibatch_of_full_size_agrees():
@@ -151,6 +188,9 @@ def test_the_native_form_is_taken_where_there_is_one_and_when_it_is_asked_for():
     assert kind(loss="torch") is TorchObjective
     assert kind(loss="native") is NativeObjective
     assert type(choose(config.Learner(), model, values, torch.device("cuda"))) is TorchObjective
+    assert kind(correction="decoupled") is TorchObjective
+    with pytest.raises(ValueError, match="correction decoupled has no native form"):
+        kind(correction="decoupled", loss="native")
 
 
 def test_a_missing_library_says_what_to_run(monkeypatch, tmp_path):
