@@ -112,7 +112,25 @@ METRICS = _entries(
         "learner",
         "Batches with a loss or gradient that is no number.",
     ),
+    (
+        "learner_nonfinite_steps_total",
+        "counter",
+        "learner",
+        "Optimizer steps skipped for such a loss or gradient.",
+    ),
     ("learner_rollbacks_total", "counter", "learner", "Returns to an earlier checkpoint."),
+    (
+        "learner_resumes_total",
+        "counter",
+        "learner",
+        "Hot snapshots and checkpoints that a learner began with.",
+    ),
+    (
+        "learner_examined_slots_total",
+        "counter",
+        "learner",
+        "Slots looked at alone, since two learners died with them.",
+    ),
     ("learner_loss", "gauge", "term", "Last value."),
     ("learner_grad_norm", "gauge", "", "Of the last update, before clipping."),
     ("learner_rate", "gauge", "", "Learning rate of the last update."),
@@ -314,7 +332,10 @@ class RunCollector(Collector):
             self._add("learner_phase_seconds_total", counters[name] / 1e9, 0, phase)
         self._add("learner_last_update_timestamp_seconds", timestamp("last_update_unix_ns"), 0)
         self._add("learner_nonfinite_batches_total", counters["nonfinite_batches"], 0)
+        self._add("learner_nonfinite_steps_total", counters["nonfinite_steps"], 0)
         self._add("learner_rollbacks_total", counters["rollbacks"], 0)
+        self._add("learner_resumes_total", counters["resumes"], 0)
+        self._add("learner_examined_slots_total", counters["examined_slots"], 0)
         self._add("episodes_total", counters["episodes"])
         if counters["ready"]:
             self._add("policy_version", counters["version"])
