@@ -41,15 +41,16 @@ class Jobs:
                 assert played.terminated.sum() == len(ended)
                 assert played.valid.all()
                 for episode in ended:
-                    _, length, slow, microseconds = episode["statistics"]
+                    _, _, length, slow, microseconds = episode["statistics"]
                     rows = slice(t + 1 - int(length), t + 1), episode["agent"]
                     self.slow[rows], self.microseconds[rows] = slow, microseconds / length
                 episodes.append(ended)
         self.episodes = np.concatenate(episodes)
         _, first = np.unique(self.episodes["agent"], return_index=True)
         self.firsts = self.episodes[first]  # of each world: no job is favoured for being short
-        assert (self.episodes["statistics"][:, 1] == self.episodes["length"]).all()
-        assert np.abs(self.episodes["statistics"][:, 0] - self.episodes["return"]).max() < 1e-4
+        self.skill, returns, steps_of, self.was_slow, self.work = self.firsts["statistics"].T
+        assert (steps_of == self.firsts["length"]).all()
+        assert np.abs(returns - self.firsts["return"]).max() < 1e-4
 
 
 def test_tools_pay_by_the_item_in_the_jobs_that_they_suit_and_nothing_in_others():
@@ -67,7 +68,7 @@ def test_slow_jobs_are_the_long_ones_and_as_many_as_they_should_be():
     worlds = 6000
     jobs = Jobs(None, steps=24, worlds=worlds, slow=0.2, quick_steps=3, slow_steps=24, **QUICK)
     assert len(jobs.firsts) == worlds
-    slow = jobs.firsts["statistics"][:, 2] == 1
+    slow = jobs.was_slow == 1
     assert abs(slow.mean() - 0.2) < ERRORS * (0.16 / worlds) ** 0.5
     assert (jobs.firsts["length"] == np.where(slow, 24, 3)).all()
 
@@ -77,8 +78,8 @@ def test_slow_jobs_are_the_long_ones_and_as_many_as_they_should_be():
 )
 def test_the_times_of_all_steps_are_a_bounded_pareto_and_slow_jobs_have_the_longest(law):
     jobs = Jobs(None, steps=16, worlds=10_000, quick_steps=2, slow_steps=16, **law)
-    slow, weight = jobs.firsts["statistics"][:, 2] == 1, jobs.firsts["length"].astype(np.float64)
-    times = jobs.firsts["statistics"][:, 3].astype(np.float64) / weight
+    slow, weight = jobs.was_slow == 1, jobs.firsts["length"].astype(np.float64)
+    times = jobs.work.astype(np.float64) / weight
     assert len(times) == 10_000
     assert times[~slow].max() <= times[slow].min() + 1e-6
     assert times.max() <= law["mean_us"] * law["longest"] * (1 + 1e-6)
@@ -114,7 +115,7 @@ def test_the_work_depends_on_the_seed_alone():
     """And on nothing measured: two plays of one seed report the same times."""
     one, two, other = (Jobs(None, steps=64, worlds=50, seed=seed, **QUICK) for seed in (1, 1, 2))
     assert (one.episodes == two.episodes).all()
-    assert one.episodes["statistics"][:40, 3].tolist() != other.episodes["statistics"][:40, 3].tolist()
+    assert one.work[:40].tolist() != other.work[:40].tolist()
 
 
 @pytest.mark.parametrize("slow", [0.0, 0.1, 1.0])
@@ -125,6 +126,21 @@ def test_the_return_of_a_policy_is_that_of_the_closed_form(slow):
     assert len(got) == 6000
     expected = tool_reward(np.eye(2)[best_tools(share)], share) * (slow * 32 + (1 - slow) * 4)
     assert abs(got.mean() - expected) < ERRORS * got.std() / len(got) ** 0.5 + 1e-5
+
+
+@pytest.mark.parametrize("tools", [[1, 1, 1, 0], [0, 0, 1, 1], [1, 1, 0, 0]])
+def test_skill_is_the_policys_mean_pay_over_the_best_ones_in_quick_and_slow_jobs_alike(tools):
+    jobs = Jobs(np.array(tools), steps=128, worlds=2000, items=4, slow=0.3, **QUICK)
+    share = slow_share(0.3)
+    best = tool_reward(np.eye(2)[best_tools(share, 4)], share)
+    expected = tool_reward(np.eye(2)[tools], share) / best
+    for slow in (0, 1):
+        skill = jobs.skill[jobs.was_slow == slow]
+        error = skill.std() / len(skill) ** 0.5
+        assert abs(skill.mean() - expected) < ERRORS * error + 1e-5
+    assert best_tools(share, 4).tolist() == [1, 1, 1, 0]
+    if tools == [1, 1, 1, 0]:
+        assert (jobs.skill == 1).all(), "without noise"
 
 
 def test_dropping_the_slots_that_come_last_hides_slow_jobs_and_teaches_a_worse_policy():

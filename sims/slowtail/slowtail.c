@@ -8,8 +8,10 @@
  * exactly the items with (i + 1/2) / n < f. So the share can be read off the policy: from all that was played
  * it is slow * slow_steps over the mean length of a job, from what is left of it when slow producers' data is
  * dropped it is less, and the policy then earns less. No action changes what comes next, so the best policy
- * and its return are known in closed form, and gamma 0 is the discount to train with. (A policy with memory
- * could count steps: only slow jobs last beyond quick_steps.)
+ * is known in closed form, and gamma 0 is the discount to train with. The score is a policy's mean pay in
+ * shares of the best one's; it leaves out which kind of job a step happened to be in, as a few long jobs
+ * would drown everything else, and is 1 at best. (A policy with memory could do better: it can count steps,
+ * and only slow jobs last beyond quick_steps.)
  *
  * A job takes quick_steps or slow_steps steps and terminates. Each of its steps takes the same time, which is
  * drawn so that the times of all steps together have a bounded Pareto distribution of mean `mean_us`,
@@ -54,9 +56,10 @@ static const sim_param params[] = {
     [PARAM_ITEMS] = {"items", "different items", SIM_INT, 8, 1, MAX_ITEMS},
 };
 
-enum { STAT_RETURN, STAT_STEPS, STAT_SLOW, STAT_WORK };
+enum { STAT_SKILL, STAT_RETURN, STAT_STEPS, STAT_SLOW, STAT_WORK };
 
 static const sim_statistic statistics[] = {
+    [STAT_SKILL] = {"skill", "what the picked tools pay on average, in shares of what the best ones do"},
     [STAT_RETURN] = {"return", "sum of the job's rewards"},
     [STAT_STEPS] = {"steps", "steps of the job"},
     [STAT_SLOW] = {"slow", "1 if the job was slow, else 0"},
@@ -74,6 +77,7 @@ typedef struct state {
     int32_t item;
     rng random;
     double earned;   /* in this job */
+    double missed;   /* in this job, of what the best tools pay on average */
     uint64_t rounds; /* of mixing, a step of this job */
     uint64_t mixed;  /* what they came to; kept so that no compiler leaves the work out */
 } state;
@@ -81,6 +85,7 @@ typedef struct state {
 typedef struct slowtail {
     double shortest_us, tail, reach; /* of the distribution: see `step_us` */
     double slow, slow_share;         /* of the jobs, of the steps */
+    double best_pay;                 /* a step, of the best policy on average */
     int32_t quick_steps, slow_steps, items;
     state now;
 } slowtail;
@@ -125,6 +130,7 @@ static void begin_episode(slowtail *world) {
     state *now = &world->now;
     now->steps = 0;
     now->earned = 0.0;
+    now->missed = 0.0;
     now->slow = (double)rng_float(&now->random) < world->slow;
     double u = (double)rng_float(&now->random), quick_share = 1.0 - world->slow_share;
     double rank = now->slow ? quick_share + world->slow_share * u : quick_share * u;
@@ -132,11 +138,19 @@ static void begin_episode(slowtail *world) {
     next_item(world);
 }
 
-/* Tool 0 suits quick jobs and tool 1 slow ones. */
-static float pay(const slowtail *world, int32_t tool) {
-    float quick = ((float)world->now.item + 0.5f) / (float)world->items;
-    if (tool != world->now.slow) return 0.0f;
-    return tool == 1 ? 1.0f - quick : quick;
+/* What a tool pays for an item in the jobs that it suits: tool 0 in quick ones, tool 1 in slow ones. */
+static double pay(const slowtail *world, int32_t item, int32_t tool) {
+    double quick = (item + 0.5) / world->items;
+    return tool == 1 ? 1.0 - quick : quick;
+}
+
+/* The same on average over all steps. */
+static double mean_pay(const slowtail *world, int32_t item, int32_t tool) {
+    return pay(world, item, tool) * (tool == 1 ? world->slow_share : 1.0 - world->slow_share);
+}
+
+static double best_mean_pay(const slowtail *world, int32_t item) {
+    return fmax(mean_pay(world, item, 0), mean_pay(world, item, 1));
 }
 
 static void write_obs(const slowtail *world, uint8_t *obs) {
@@ -167,6 +181,7 @@ static void *create(const double *values, uint64_t seed) {
     world->slow = values[PARAM_SLOW];
     double slow = world->slow * world->slow_steps, quick = (1.0 - world->slow) * world->quick_steps;
     world->slow_share = slow / (slow + quick);
+    for (int32_t i = 0; i < world->items; i++) world->best_pay += best_mean_pay(world, i) / world->items;
 
     double least = least_value(values[PARAM_LONGEST], values[PARAM_TAIL]);
     world->tail = values[PARAM_TAIL];
@@ -194,11 +209,13 @@ static int step(void *self, const sim_io *io) {
     if (tool != 0 && tool != 1) return -1;
     now->mixed = work(now->mixed, now->rounds);
     now->steps++;
-    io->rewards[0] = pay(world, tool);
+    io->rewards[0] = tool == now->slow ? (float)pay(world, now->item, tool) : 0.0f;
     now->earned += (double)io->rewards[0];
+    now->missed += best_mean_pay(world, now->item) - mean_pay(world, now->item, tool);
 
     if (now->steps >= (now->slow ? world->slow_steps : world->quick_steps)) {
         io->terminated[0] = 1;
+        io->statistics[STAT_SKILL] = (float)(1.0 - now->missed / (now->steps * world->best_pay));
         io->statistics[STAT_RETURN] = (float)now->earned;
         io->statistics[STAT_STEPS] = (float)now->steps;
         io->statistics[STAT_SLOW] = (float)now->slow;
@@ -251,7 +268,7 @@ static const sim_api api = {
     .n_params = sizeof params / sizeof *params,
     .statistics = statistics,
     .n_statistics = sizeof statistics / sizeof *statistics,
-    .score = STAT_RETURN,
+    .score = STAT_SKILL,
     .shape = shape,
     .create = create,
     .destroy = free,
