@@ -542,6 +542,8 @@ class Supervisor:
         for member in self.roster:
             if member.role == "producer":
                 member.due = None  # nobody would train on what the next one writes
+            elif member.due is not None:
+                member.due = now  # there is no time for a long delay
             if member.child is not None and member.role != "exporter":
                 self.roster.mark(member, "stopping")
         self.segments.control.set_process(0, state="stopping")

@@ -1,10 +1,12 @@
 """Whatever dies, the run goes on: real kills of real processes, in every phase of a run."""
 
+import contextlib
 import json
 import os
 import signal
 import time
 import urllib.request
+from random import Random
 
 import pytest
 from faults import CRASH, FAIL, simulator
@@ -216,3 +218,42 @@ def test_an_evaluator_that_dies_is_tried_once_more(start):
     assert run.end() == 0, run.said()
     assert run.summary()["score"]["evaluated"]["n"] == 8
     assert "the evaluator died of SIGKILL; it is started once more" in run.told()
+
+
+@pytest.mark.soak
+def test_a_run_survives_random_kills_and_stops(start):
+    """For HEADRACE_SOAK_SECONDS: any process, killed or stopped; then a stop under fire."""
+    seconds = float(os.environ.get("HEADRACE_SOAK_SECONDS", "60"))
+    random = Random(int(os.environ.get("HEADRACE_SEED", "1")))
+    run = start(
+        "producers.count=3", "supervisor.hung_seconds=4", "supervisor.abort_seconds=0.2",
+        "checkpoint.interval_seconds=1", *SOON,
+    )
+    run.running()
+    control, rings = run.attach()
+    versions = []
+
+    def shoot():
+        slot = random.choice([1, 1, 2, 2, 3, 3, 4, 5])  # three producers, learner, exporter
+        pid, state = control.process(slot).pid, control.process(slot).state
+        if pid and state in ("starting", "running", "stopping"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, random.choice([signal.SIGKILL] * 5 + [signal.SIGSTOP]))
+
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        shoot()
+        time.sleep(random.choice([0.0, 0.05, 0.5, 4.0]))
+        versions.append(control.counters(4)["version"])
+        assert run.process.poll() is None, run.said()
+    version = control.counters(4)["version"]
+    run.when(lambda: control.counters(4)["version"] > version + 2)
+    assert versions == sorted(versions)
+    run.process.send_signal(signal.SIGINT)
+    for _ in range(4):
+        time.sleep(random.random())
+        shoot()
+    assert run.end() == 0, run.said()
+    balanced(run)
+    for ring in rings:
+        assert ringbuf.books.at_rest(ring.books()) == []
