@@ -142,8 +142,8 @@ def decoupled(log_prob: Tensor, behaviour: Tensor, proximal: Tensor, cap: float)
 def masked(
     log_ratio: Tensor, kept: Tensor | None, *, cap: float, veto: float | None, mean: float | None
 ) -> Weight:
-    """The ratio [T, B] where 1/cap <= ratio <= cap, 0 elsewhere (masked importance sampling; Liu et al. 2025, When
-    Speed Kills Stability).
+    """The ratio [T, B] where 1/cap <= ratio <= cap, 0 elsewhere (masked importance sampling; Liu et al. 2025,
+    When Speed Kills Stability).
 
     With `veto`, segments with a kept step whose ratio is below it are left out whole; with `mean`, those
     whose geometric mean over the kept steps lies outside [1/mean, mean]."""

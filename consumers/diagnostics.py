@@ -1,15 +1,21 @@
-"""Figures about a batch: lag, age, importance ratios, explained variance. Histograms, since sorting is
-dear."""
+"""Figures about a batch and the update made of it: lag, age, importance ratios, explained variance, how far
+weights and policy moved. Histograms, since sorting is dear."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from consumers.corrections import MAX_LOG_RATIO, ratio
+
+RATIO_FIGURES = (
+    "mean", "min", "p1", "p50", "p99", "max", "log_max", "ess", "chi2", "k1", "k2", "k3",
+)  # fmt: skip
 RATIO_BINS = 512
 RATIO_RANGE = 8.0  # of log w: quantiles lie within exp(+-8), to 1.6 %
 
@@ -31,6 +37,18 @@ def lag_counts(
     return counts.astype(np.int64), int((lags * steps).sum()), largest
 
 
+def lag_spread(versions: NDArray[np.int64], valid: NDArray[np.uint8]) -> int:
+    """By how many versions the weights that acted in one trajectory of a slot differ at most; fields as in
+    `lag_counts`."""
+    horizon, groups = versions.shape
+    acted = valid.reshape(horizon, groups, -1).any(2)
+    if not acted.any():
+        return 0
+    newest = np.where(acted, versions, np.iinfo(np.int64).min).max(0)
+    oldest = np.where(acted, versions, np.iinfo(np.int64).max).min(0)
+    return int((newest - oldest)[acted.any(0)].max())
+
+
 def age_bin(age_ns: int, bins: int) -> int:
     """The bin of an age: bin i holds ages below 2^i ms that no lower bin holds, the last everything
     longer."""
@@ -38,17 +56,51 @@ def age_bin(age_ns: int, bins: int) -> int:
 
 
 def ratio_statistics(log_ratio: Tensor, kept: Tensor | None) -> dict[str, float]:
-    """Mean, p1, p50, p99 and maximum of w = exp(log_ratio) over the kept steps (None: all); NaN where there
-    are none."""
+    """Of w = exp(log_ratio), a policy's probability over that of mu, which acted, over the kept steps (None:
+    all); NaN where there are none.
+
+    mean: 1 in expectation for any policy, before it trains on these steps
+    min, p1, p50, p99, max: quantiles, the middle three to the width of a bin
+    log_max: the largest |log w|
+    ess: the effective sample size (sum w)^2 / (N sum w^2), in (0, 1] (Kong 1992, tech. report 348, Chicago)
+    chi2: the mean of w^2 - 1, an estimate of the chi-squared divergence; ess is about 1 / (1 + chi2)
+    k1, k2, k3: the means of -log w, (log w)^2 / 2 and (w - 1) - log w, estimates of KL(mu || policy): the
+        first without bias and noisy, the second biased, the third without bias and never below 0
+        (J. Schulman, Approximating KL Divergence, 2020)
+    """
     x = log_ratio if kept is None else log_ratio[kept]
     if x.numel() == 0:
-        return dict.fromkeys(("mean", "p1", "p50", "p99", "max"), float("nan"))
-    x = x.clamp(-RATIO_RANGE, RATIO_RANGE)
-    share = x.histc(RATIO_BINS, -RATIO_RANGE, RATIO_RANGE).cumsum(0) / x.numel()
-    at = torch.searchsorted(share, torch.tensor([0.01, 0.5, 0.99], device=x.device))
-    width = 2 * RATIO_RANGE / RATIO_BINS
-    p1, p50, p99 = ((at + 0.5) * width - RATIO_RANGE).exp().tolist()
-    return {"mean": float(x.exp().mean()), "p1": p1, "p50": p50, "p99": p99, "max": float(x.max().exp())}
+        return dict.fromkeys(RATIO_FIGURES, math.nan)
+    low, high = x.aminmax()
+    near = x.clamp(-RATIO_RANGE, RATIO_RANGE)
+    share = near.histc(RATIO_BINS, -RATIO_RANGE, RATIO_RANGE).cumsum(0) / x.numel()
+    at = torch.searchsorted(share, share.new_tensor([0.01, 0.5, 0.99]))
+    quantiles = ratio((at + 0.5) * (2 * RATIO_RANGE / RATIO_BINS) - RATIO_RANGE)
+    apart = x.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).expm1_()  # w - 1, to all its digits where w is near 1
+    mean, square, log = apart.mean(), apart.square().mean(), x.mean()
+    chi2 = 2.0 * mean + square
+    figures = [
+        1.0 + mean, ratio(low), *quantiles, ratio(high), torch.maximum(-low, high),
+        ((1.0 + mean).square() / (1.0 + chi2)).clamp(max=1.0), chi2,
+        -log, 0.5 * x.square().mean(), apart.sub_(x).mean(),
+    ]  # fmt: skip
+    return dict(zip(RATIO_FIGURES, torch.stack(figures).tolist(), strict=True))
+
+
+def truncated_shares(
+    log_ratio: Tensor, kept: Tensor | None, *, rho_clip: float, c_clip: float
+) -> dict[str, float]:
+    """The shares of the kept steps (None: all) whose ratio V-trace cuts at its two bounds; NaN where there
+    are none."""
+    steps = log_ratio.numel() if kept is None else int(kept.sum())
+    if steps == 0:
+        return {"rho": math.nan, "c": math.nan}
+
+    def share(clip: float) -> float:
+        cut = log_ratio > math.log(clip)
+        return int((cut if kept is None else cut & kept).sum()) / steps
+
+    return {"rho": share(rho_clip), "c": share(c_clip)}
 
 
 def explained_variance(values: Tensor, targets: Tensor, kept: Tensor | None) -> float:
@@ -59,6 +111,32 @@ def explained_variance(values: Tensor, targets: Tensor, kept: Tensor | None) -> 
     if targets.numel() == 0 or (total := float(targets.var(unbiased=False))) == 0.0:
         return float("nan")
     return 1.0 - float((targets - values).var(unbiased=False)) / total
+
+
+def update_ratio(before: Tensor, after: Tensor) -> float:
+    """How far the weights moved, as a share of how large they are: |after - before| / |before|, vectors of
+    all weights."""
+    return float((after - before).norm() / before.norm())
+
+
+def policy_churn(
+    before: Tensor, after: Tensor, choices: Sequence[int], mask: Tensor | None, kept: Tensor | None
+) -> float:
+    """The share of the kept observations (None: all) in which some head's likeliest choice is no longer the
+    same one (Schaul et al. 2022, arXiv 2206.00730); NaN where there are none.
+
+    before, after: logits [..., sum(choices)] of the same observations, before an update and after it
+    mask: bool, shaped as they are; False: not a choice. None: all are
+    """
+    if mask is not None:
+        before, after = (torch.where(mask, x, -math.inf) for x in (before, after))
+    changed = torch.zeros(before.shape[:-1], dtype=torch.bool, device=before.device)
+    heads = zip(before.split(list(choices), -1), after.split(list(choices), -1), strict=True)
+    for old, new in heads:
+        changed |= old.argmax(-1) != new.argmax(-1)
+    if kept is not None:
+        changed = changed[kept]
+    return float(changed.float().mean())
 
 
 def finite(figures: Mapping[str, object]) -> dict[str, object]:
