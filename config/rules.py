@@ -130,6 +130,11 @@ def conflicts(config: Config) -> tuple[list[tuple[str, str]], list[str]]:
         f"found {config.learner.count}; several learners come with a later version, this one needs 1",
     )
     need(
+        config.policy.recurrent == "none",
+        "policy.recurrent",
+        f"{config.policy.recurrent} can act but not be trained in this version; needs none",
+    )
+    need(
         config.policy.placement != "server",
         "policy.placement",
         "an inference server comes with a later version; this one needs producer or auto",

@@ -1,4 +1,5 @@
-"""Action distributions: log-probability, entropy and choice of discrete heads from logits.
+"""Action distributions: log-probability, entropy and choice of discrete heads from logits, and of Gaussian
+ones from their means.
 
 Pure functions of tensors, in float32 whatever autocast says. `logits` [..., sum(choices)] holds the heads one
 after another; `mask` of the same shape is true where a choice is allowed, None where all are, and acts by
@@ -6,10 +7,13 @@ selection: a masked choice has probability exactly 0 and gets no gradient, and s
 -infinity already. They are fastest when the last dimension is outermost in memory, as PolicyModel returns it.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
+
+_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
 def log_prob(logits: Tensor, actions: Tensor, choices: Sequence[int], mask: Tensor | None = None) -> Tensor:
@@ -51,6 +55,25 @@ def sample(
         threshold = uniform * running[-1]  # below the total, as uniform < 1
         actions.append((running <= threshold).sum(0))
     return torch.stack(actions, -1)
+
+
+def gaussian_log_prob(mean: Tensor, log_std: Tensor, actions: Tensor) -> Tensor:
+    """log π(a) of independent normal distributions, summed over heads: [...] float32. `mean`, `actions`
+    [..., heads], `log_std` [heads]."""
+    z = (actions - mean.float()) / log_std.exp()
+    return (-0.5 * z * z - log_std - _HALF_LOG_2PI).sum(-1)
+
+
+def gaussian_entropy(mean: Tensor, log_std: Tensor) -> Tensor:
+    """Entropy in nats, summed over heads, the same everywhere: [...] float32."""
+    return (log_std + (0.5 + _HALF_LOG_2PI)).sum().expand(mean.shape[:-1])
+
+
+@torch.no_grad()
+def gaussian_sample(mean: Tensor, log_std: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """One action of each head, not clipped: [..., heads] float32."""
+    normal = torch.randn(mean.shape, generator=generator, device=mean.device)
+    return mean.float() + log_std.exp() * normal
 
 
 def _log_softmax(logits: Tensor, choices: Sequence[int], mask: Tensor | None) -> Iterator[Tensor]:

@@ -12,11 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from consumers import distributions, onednn
+from consumers import distributions, onednn, recurrent
 from producers.program import Op, Program, ProgramError, Weight
 
 _KINDS = {
-    "cast_affine", "slice", "reshape", "linear", "add", "mul", "activation", "concat", "mask", "head",
+    "cast_affine", "slice", "reshape", "linear", "add", "mul", "activation", "lstm", "mingru", "concat",
+    "mask", "head",
 }  # fmt: skip
 _ACTIVATIONS = {
     "relu": torch.relu,
@@ -41,13 +42,25 @@ class _Step:
     relu: bool = False  # linear
 
 
+@dataclass
+class _Memory:
+    """Recurrent state on its way through `rows` steps of as many agents."""
+
+    rows: int
+    state: Tensor  # [B, state_width] before the first
+    reset_before: Tensor | None  # [rows, B] bool
+    after: list[Tensor]  # the last: [B, H] each, in the order of the state
+
+
 class PolicyModel(nn.Module):
     """forward(obs [..., *obs_shape], mask [..., logits] or None) -> logits [..., logits], value [...] or None
-    where the program has none; both float32, also under autocast.
+    where the program has none; both float32, also under autocast. `unroll` is the same for segments, `step`
+    for one step, of any program; a recurrent one has these alone.
 
     The leading dimensions are free. `obs` has the simulator's dtype, or the one that `obs_dtype` names. Given
     a mask, masked logits come out as -infinity; `log_prob`, `entropy` and the rest take either such logits or
-    the mask.
+    the mask. Of continuous actions the logits are the means [..., heads], and the standard deviations a
+    parameter.
     """
 
     def __init__(self, program: Program, *, seed: int = 0):
@@ -76,6 +89,44 @@ class PolicyModel(nn.Module):
                 view.fill_(weight.init_value)
 
     def forward(self, obs: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        if self.program.state_width:
+            raise ValueError("a recurrent program needs its state: unroll and step take it")
+        return self._evaluate(obs, mask, None)
+
+    def unroll(
+        self,
+        obs: Tensor,
+        state0: Tensor,
+        reset_before: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Segments obs [T, B, *obs_shape] from the recurrent state0 [B, state_width] before row 0, which is
+        zeroed before each row where reset_before [T, B] bool is true (None: nowhere) -> logits
+        [T, B, logits], value [T, B] or None, and the state [B, state_width] after row T - 1."""
+        memory = _Memory(len(obs), state0, reset_before, [])
+        logits, value = self._evaluate(obs, mask, memory)
+        return logits, value, torch.cat(memory.after, 1) if memory.after else state0
+
+    def step(
+        self,
+        obs: Tensor,
+        state: Tensor,
+        reset_before: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """One step of `unroll`: obs [B, *obs_shape], state [B, state_width] and reset_before [B] -> logits
+        [B, logits], value [B] or None, state [B, state_width]."""
+        rows = (None if x is None else x.unsqueeze(0) for x in (reset_before, mask))
+        logits, value, state = self.unroll(obs.unsqueeze(0), state, *rows)
+        return logits[0], None if value is None else value[0], state
+
+    def initial_state(self, agents: int) -> Tensor:
+        """The recurrent state [agents, state_width] with which episodes begin: zeros."""
+        return self._flat.new_zeros(agents, self.program.state_width)
+
+    def _evaluate(
+        self, obs: Tensor, mask: Tensor | None, memory: _Memory | None
+    ) -> tuple[Tensor, Tensor | None]:
         lead = obs.shape[: obs.dim() - len(self._obs_shape)]
         device = obs.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
@@ -90,7 +141,7 @@ class PolicyModel(nn.Module):
         )
         with torch.autocast(device, enabled=False):  # the casts are where they are written
             for step in self._steps:
-                self._run(step, values, dtype, fused)
+                self._run(step, values, memory, dtype, fused)
         if fused:  # a NaN among the weights shows, whatever a ReLU made of it
             values[self._logits] = values[self._logits] + self._flat.sum() * 0.0
         logits = values[self._logits].float().t().reshape(self.program.logits, *lead).movedim(0, -1)
@@ -99,27 +150,37 @@ class PolicyModel(nn.Module):
         return logits, values[self.program.value].float().view(lead)
 
     def log_prob(self, logits: Tensor, actions: Tensor, mask: Tensor | None = None) -> Tensor:
-        """log π(a) [...] float32, summed over heads; `actions` [..., heads] int64."""
+        """log π(a) [...] float32, summed over heads; `actions` [..., heads] int64, continuous float32."""
+        if self._log_std is not None:
+            return distributions.gaussian_log_prob(logits, self._log_std, actions)
         return distributions.log_prob(logits, actions, self.program.choices, mask)
 
     def entropy(self, logits: Tensor, mask: Tensor | None = None) -> Tensor:
         """Entropy [...] float32 in nats, summed over heads."""
+        if self._log_std is not None:
+            return distributions.gaussian_entropy(logits, self._log_std)
         return distributions.entropy(logits, self.program.choices, mask)
 
     def log_prob_entropy(
         self, logits: Tensor, actions: Tensor, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Both from one softmax: what a loss wants."""
+        if self._log_std is not None:
+            return self.log_prob(logits, actions), self.entropy(logits)
         return distributions.log_prob_entropy(logits, actions, self.program.choices, mask)
 
     def mode(self, logits: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The likeliest action [..., heads] int64."""
+        """The likeliest action [..., heads] int64, continuous float32."""
+        if self._log_std is not None:
+            return logits
         return distributions.mode(logits, self.program.choices, mask)
 
     def sample(
         self, logits: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
-        """An action [..., heads] int64."""
+        """An action [..., heads] int64, continuous float32 and not clipped."""
+        if self._log_std is not None:
+            return distributions.gaussian_sample(logits, self._log_std, generator)
         return distributions.sample(logits, self.program.choices, mask, generator)
 
     def obs_dtype(self, dtype: torch.dtype) -> torch.dtype:
@@ -148,6 +209,11 @@ class PolicyModel(nn.Module):
             raise ValueError(f"{tuple(source.shape)} weights for a program of {self.program.count}")
         self._flat.copy_(source)
 
+    @property
+    def _log_std(self) -> Tensor | None:
+        weight = self.program.log_std
+        return None if weight is None else self._tensors[weight.name]
+
     def _views(self) -> Iterator[tuple[Weight, Tensor]]:
         for weight in self.program.weights:
             yield weight, self._flat[weight.offset : weight.offset + weight.count].view(weight.shape)
@@ -171,7 +237,14 @@ class PolicyModel(nn.Module):
         memo[id(self)] = copy
         return copy
 
-    def _run(self, step: _Step, values: dict[int | None, Tensor], dtype: torch.dtype, fused: bool) -> None:
+    def _run(
+        self,
+        step: _Step,
+        values: dict[int | None, Tensor],
+        memory: _Memory | None,
+        dtype: torch.dtype,
+        fused: bool,
+    ) -> None:
         """One step on flattened rows [n, width]."""
         op = step.op
         output, x = step.outputs[0], values[op.inputs[0]]
@@ -180,6 +253,9 @@ class PolicyModel(nn.Module):
                 values.update(zip(step.outputs, self._linear(step, x, dtype, fused)))
             case "activation":
                 values[output] = _ACTIVATIONS[op.attrs["function"]](x)
+            case "lstm" | "mingru":
+                assert memory is not None
+                values[output] = self._remember(step, x, memory, dtype)
             case "cast_affine":
                 values[output] = self._cast(step, x).to(dtype)
             case "slice":
@@ -210,6 +286,26 @@ class PolicyModel(nn.Module):
         # Few columns, of which softmax and loss read one after another: they are laid out so.
         columns = y.t().float().contiguous()
         return [column.t() for column in columns.split(step.sizes)]
+
+    def _remember(self, step: _Step, x: Tensor, memory: _Memory, dtype: torch.dtype) -> Tensor:
+        """The recurrent layer's outputs [n, units] for the rows x [n, in] of all steps."""
+        x, units, at = x.to(dtype), step.sizes[0], step.op.attrs["state"]
+        weights = [self._tensors[name] for name in step.weights]
+        h = memory.state[:, at : at + units]
+
+        def linear(weight: Tensor, bias: Tensor) -> Tensor:
+            y = F.linear(x, weight.to(dtype), bias.to(dtype)).float()
+            return y.view(memory.rows, -1, len(weight))
+
+        if step.op.kind == "mingru":
+            outputs = recurrent.mingru(linear(*weights[:2]), linear(*weights[2:]), h, memory.reset_before)
+            memory.after.append(outputs[-1])
+        else:
+            weight_ih, weight_hh, bias = weights
+            c = memory.state[:, at + units : at + 2 * units]
+            outputs, c = recurrent.lstm(linear(weight_ih, bias), weight_hh, h, c, memory.reset_before, dtype)
+            memory.after.extend((outputs[-1], c))
+        return outputs.flatten(0, 1)
 
     def _joined(self, names: tuple[str, ...]) -> Tensor:
         if len(names) == 1:

@@ -59,29 +59,52 @@ class CPolicy:
         obs: NDArray,
         mask: NDArray[np.uint8] | None = None,
         *,
+        state: NDArray[np.float32] | None = None,
+        reset_before: NDArray[np.uint8] | None = None,
         key: int = 0,
         first_agent: int = 0,
         step: int = 0,
         argmax: bool = False,
-    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Actions [agents, heads] int32 and their log-probability [agents] float32, for obs
-        [agents, *obs_shape] and mask [agents, logits]. The noise is a function of (key, first_agent + row,
-        step, head)."""
+    ) -> tuple[NDArray, NDArray[np.float32]]:
+        """Actions [agents, heads], int32 or of a Gaussian float32, and their log-probability [agents]
+        float32, for obs [agents, *obs_shape] and mask [agents, logits]. A recurrent program reads and writes
+        `state` [agents, state_width], the rows in `reset_before` [agents] zeroed first. The noise is a
+        function of (key, first_agent + row, step, head)."""
         obs, mask = self._checked(obs), self._checked_mask(mask)
-        actions = np.empty((self.agents, self.program.heads), np.int32)
+        actions = np.empty((self.agents, self.program.heads), self.program.buffers[self.program.action].dtype)
         log_prob = np.empty(self.agents, np.float32)
         self._library.hr_policy_act(
-            self._policy, obs.ctypes.data, None if mask is None else mask.ctypes.data, None, None,
+            self._policy, obs.ctypes.data, _address(mask), *self._memory(state, reset_before),
             key, first_agent, step, argmax, actions.ctypes.data, log_prob.ctypes.data,
         )  # fmt: skip
         return actions, log_prob
 
-    def logits(self, obs: NDArray) -> NDArray[np.float32]:
-        """Logits [agents, logits] float32, before masking."""
+    def logits(
+        self,
+        obs: NDArray,
+        *,
+        state: NDArray[np.float32] | None = None,
+        reset_before: NDArray[np.uint8] | None = None,
+    ) -> NDArray[np.float32]:
+        """Logits [agents, logits] float32, before masking, or a Gaussian's means; else as `act`."""
         obs = self._checked(obs)
         logits = np.empty((self.agents, self.program.logits), np.float32)
-        self._library.hr_policy_logits(self._policy, obs.ctypes.data, None, None, logits.ctypes.data)
+        memory = self._memory(state, reset_before)
+        self._library.hr_policy_logits(self._policy, obs.ctypes.data, *memory, logits.ctypes.data)
         return logits
+
+    def _memory(
+        self, state: NDArray[np.float32] | None, reset_before: NDArray[np.uint8] | None
+    ) -> tuple[int | None, int | None]:
+        """Addresses of both."""
+        shape = (self.agents, self.program.state_width)
+        if shape[1] == 0:
+            return None, None
+        if state is None or state.dtype != np.float32 or state.shape != shape or not state.flags.c_contiguous:
+            raise ValueError(f"a recurrent program needs its state, a contiguous float32 {shape}")
+        if reset_before is not None and _array(reset_before, "uint8", shape[:1]) is not reset_before:
+            raise ValueError("reset_before is not contiguous")
+        return _address(state), _address(reset_before)
 
     def _checked(self, obs: NDArray) -> NDArray:
         buffer = self.program.buffers[self.program.obs]
@@ -95,6 +118,10 @@ def _array(array: NDArray, dtype: str, shape: tuple[int, ...]) -> NDArray:
     if array.dtype != dtype or array.shape != shape:
         raise ValueError(f"{array.dtype} {array.shape} where {dtype} {shape} is needed")
     return np.ascontiguousarray(array)
+
+
+def _address(array: NDArray | None) -> int | None:
+    return None if array is None else array.ctypes.data
 
 
 def _load(path: Path) -> ctypes.CDLL:

@@ -14,6 +14,7 @@
 #include "plan.h"
 #include "policy_linear.h"
 #include "policy_program.h"
+#include "policy_recurrent.h"
 #include "policy_sample.h"
 
 enum { ROW_UNIT = 48, BLOCK_BYTES = 256 * 1024, L2_BYTES_UNKNOWN = 1024 * 1024, ALIGNMENT = 64 };
@@ -34,14 +35,24 @@ struct hr_policy {
     view *rows;     /* [buffers] of the block at hand: own, or another's memory */
     float **packed; /* [steps] weights as the step's kernel wants them, or NULL */
     float *scratch; /* of sample_rows */
+    float *gates;   /* scratch of recurrent_rows */
+    gaussian_head gaussian;
     float *arena;
     uint64_t bytes;
 };
 
 static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
+static recurrent_layer layer_of(const hr_policy *p, const program_step *s) {
+    return (recurrent_layer){s->kind, p->plan.width[s->input[0]], p->plan.width[s->output]};
+}
+
 static size_t packed_floats(const hr_policy *p, const program_step *s) {
     size_t in = p->plan.width[s->input[0]];
+    if (recurrent_gates(s->kind) > 0) {
+        recurrent_layer layer = layer_of(p, s);
+        return recurrent_packed_floats(&layer);
+    }
     if (s->kind == HR_OP_LINEAR) return linear_packed_floats(in, p->plan.width[s->output]);
     if (s->kind == HR_OP_CAST_AFFINE) return s->op->n_weights > 0 ? round_up(2 * in, 16) : 0;
     return 0;
@@ -58,13 +69,18 @@ static size_t choose_block_rows(uint32_t agents, size_t row_bytes, size_t weight
 /* One allocation for all that is written: activations, packed weights, scratch. */
 static bool allocate(hr_policy *p) {
     const program_plan *plan = &p->plan;
-    size_t row_floats = 0, weight_floats = 0, choices = 0;
+    size_t row_floats = 0, gate_floats = 0, weight_floats = 0, choices = 0;
     for (uint32_t i = 0; i < plan->n_steps; i++) {
         weight_floats += packed_floats(p, plan->step + i);
         if (!plan->step[i].alias || plan->step[i].kind == HR_OP_CAST_AFFINE)
             row_floats += round_up(plan->width[plan->step[i].output], 16);
+        if (recurrent_gates(plan->step[i].kind) == 0) continue;
+        recurrent_layer layer = layer_of(p, plan->step + i);
+        size_t scratch = recurrent_scratch_floats(&layer);
+        if (scratch > gate_floats) gate_floats = scratch;
     }
-    for (uint32_t h = 0; h < plan->head->heads; h++)
+    row_floats += gate_floats;
+    for (uint32_t h = 0; h < plan->head->heads && !plan->head->continuous; h++)
         if ((size_t)plan->head->choices[h] > choices) choices = (size_t)plan->head->choices[h];
     p->block_rows = choose_block_rows(p->agents, row_floats * sizeof(float), weight_floats * sizeof(float));
     size_t scratch_floats = 2 * choices * SAMPLE_ROWS;
@@ -87,7 +103,8 @@ static bool allocate(hr_policy *p) {
         p->own[s->output] = (view){next, stride};
         next += stride * p->block_rows;
     }
-    p->scratch = next;
+    p->gates = next;
+    p->scratch = next + gate_floats * p->block_rows;
     return true;
 }
 
@@ -130,11 +147,18 @@ void hr_policy_load(hr_policy *p, const float *flat) {
         if (s->kind == HR_OP_LINEAR) {
             const float *bias = s->op->n_weights > 1 ? flat + s->weight[1].offset : NULL;
             linear_pack(flat + s->weight[0].offset, bias, in, p->plan.width[s->output], p->packed[i]);
+        } else if (recurrent_gates(s->kind) > 0) {
+            recurrent_layer layer = layer_of(p, s);
+            const float *weight[4] = {NULL};
+            for (uint32_t w = 0; w < s->op->n_weights; w++) weight[w] = flat + s->weight[w].offset;
+            recurrent_pack(&layer, weight, p->packed[i]);
         } else if (s->kind == HR_OP_CAST_AFFINE && s->op->n_weights > 0) {
             memcpy(p->packed[i], flat + s->weight[0].offset, in * sizeof(float));
             memcpy(p->packed[i] + in, flat + s->weight[1].offset, in * sizeof(float));
         }
     }
+    if (p->plan.log_std != NULL)
+        gaussian_set(&p->gaussian, flat + p->plan.log_std->offset, p->plan.head->heads);
 }
 
 /* To float32: one row of `n` elements. */
@@ -184,15 +208,27 @@ static void elementwise(const program_step *s, view a, view b, view out, size_t 
     }
 }
 
+static size_t obs_row_bytes(const hr_policy *p) {
+    uint32_t obs = p->plan.head->obs;
+    return p->plan.width[obs] * program_dtype_bytes(p->plan.buffer[obs].dtype);
+}
+
 static void copy_columns(view from, size_t from_column, view to, size_t to_column, size_t width, size_t n) {
     for (size_t r = 0; r < n; r++)
         memcpy(to.data + r * to.stride + to_column, from.data + r * from.stride + from_column,
                width * sizeof(float));
 }
 
-/* All steps on `n` rows, in whole tiles: what stands in the rows behind n is old and goes nowhere. */
-static void run_block(hr_policy *p, const uint8_t *obs, size_t n) {
+/* All steps on the `n` rows from `first` on, in whole tiles: what stands in the rows behind n is old and goes
+ * nowhere. */
+static void run_block(hr_policy *p, const void *all_obs, float *all_state, const uint8_t *reset_before,
+                      size_t first, size_t n) {
     const program_plan *plan = &p->plan;
+    const uint8_t *obs = (const uint8_t *)all_obs + first * obs_row_bytes(p);
+    size_t state_width = plan->head->state_width;
+    float *state = state_width > 0 ? all_state + first * state_width : NULL;
+    for (size_t r = 0; state != NULL && reset_before != NULL && r < n; r++)
+        if (reset_before[first + r]) memset(state + r * state_width, 0, state_width * sizeof *state);
     for (uint32_t i = 0; i < plan->n_steps; i++) {
         const program_step *s = plan->step + i;
         size_t in = plan->width[s->input[0]], width = plan->width[s->output], column = 0;
@@ -217,17 +253,19 @@ static void run_block(hr_policy *p, const uint8_t *obs, size_t n) {
             linear_rows(x.data, x.stride, p->packed[i], in, width, out.data, out.stride,
                         round_up(n, LINEAR_ROWS), s->activation);
             break;
+        case HR_OP_LSTM:
+        case HR_OP_MINGRU: {
+            recurrent_layer layer = layer_of(p, s);
+            recurrent_rows(&layer, x.data, x.stride, p->packed[i], state + s->op->integer[HR_RECURRENT_STATE],
+                           state_width, out.data, out.stride, p->gates, n);
+            break;
+        }
         case HR_OP_ACTIVATION:
             activation_rows(x.data, x.stride, out.data, out.stride, round_up(width, 16), n, s->activation);
             break;
         default: elementwise(s, x, p->rows[s->input[1]], out, width, n); break;
         }
     }
-}
-
-static size_t obs_row_bytes(const hr_policy *p) {
-    uint32_t obs = p->plan.head->obs;
-    return p->plan.width[obs] * program_dtype_bytes(p->plan.buffer[obs].dtype);
 }
 
 static size_t block_size(const hr_policy *p, size_t first) {
@@ -237,33 +275,34 @@ static size_t block_size(const hr_policy *p, size_t first) {
 void hr_policy_act(hr_policy *p, const void *obs, const uint8_t *mask, float *state,
                    const uint8_t *reset_before, uint64_t noise_key, uint64_t first_agent, uint64_t step,
                    int argmax, void *actions, float *logprob) {
-    (void)state; /* programs with recurrent operations are refused by create */
-    (void)reset_before;
     const hr_program *head = p->plan.head;
     size_t n;
     for (size_t first = 0; first < p->agents; first += n) {
         n = block_size(p, first);
-        run_block(p, (const uint8_t *)obs + first * obs_row_bytes(p), n);
+        run_block(p, obs, state, reset_before, first, n);
         view logits = p->rows[p->plan.logits];
         for (size_t r = 0; r < n; r += SAMPLE_ROWS) {
             size_t row = first + r;
             uint32_t rows = (uint32_t)(n - r < SAMPLE_ROWS ? n - r : SAMPLE_ROWS);
-            sample_rows(logits.data + r * logits.stride, logits.stride,
-                        mask != NULL && p->plan.masked ? mask + row * head->logits : NULL, head->logits,
-                        head->choices, head->heads, rows, noise_key, first_agent + row, step, argmax,
-                        p->scratch, (int32_t *)actions + row * head->heads, logprob + row);
+            if (head->continuous)
+                sample_gaussian_rows(logits.data + r * logits.stride, logits.stride, &p->gaussian, head->heads,
+                                     rows, noise_key, first_agent + row, step, argmax,
+                                     (float *)actions + row * head->heads, logprob + row);
+            else
+                sample_rows(logits.data + r * logits.stride, logits.stride,
+                            mask != NULL && p->plan.masked ? mask + row * head->logits : NULL, head->logits,
+                            head->choices, head->heads, rows, noise_key, first_agent + row, step, argmax,
+                            p->scratch, (int32_t *)actions + row * head->heads, logprob + row);
         }
     }
 }
 
 void hr_policy_logits(hr_policy *p, const void *obs, float *state, const uint8_t *reset_before,
                       float *logits) {
-    (void)state;
-    (void)reset_before;
     size_t n, width = p->plan.head->logits;
     for (size_t first = 0; first < p->agents; first += n) {
         n = block_size(p, first);
-        run_block(p, (const uint8_t *)obs + first * obs_row_bytes(p), n);
+        run_block(p, obs, state, reset_before, first, n);
         view rows = p->rows[p->plan.logits];
         for (size_t r = 0; r < n; r++)
             memcpy(logits + (first + r) * width, rows.data + r * rows.stride, width * sizeof *logits);

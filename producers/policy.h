@@ -38,8 +38,9 @@ void hr_policy_load(hr_policy *policy, const float *flat);
  *   mask          [agents, logits] 1 = allowed, or NULL: all are
  *   state         [agents, state_width] read and written; NULL if state_width is 0
  *   reset_before  [agents] 1 = zero that row of `state` first; or NULL
- *   argmax        1: the likeliest choice of each head (the first of equals), 0: a sample
- *   actions       [agents, heads] out, int32
+ *   argmax        1: the likeliest choice of each head (the first of equals, the mean of a Gaussian), 0: a
+ *                 sample
+ *   actions       [agents, heads] out, int32, or float32 of a Gaussian, not clipped
  *   logprob       [agents] out: log-probability of the actions, summed over the heads
  * The noise is a pure function of (noise_key, first_agent + row, step, head); step < 2^62. */
 void hr_policy_act(hr_policy *policy, const void *obs, const uint8_t *mask, float *state,

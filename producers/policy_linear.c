@@ -29,18 +29,26 @@ size_t linear_padded_columns(size_t out) { return round_up(out, 16); }
 
 size_t linear_packed_floats(size_t in, size_t out) { return linear_padded_columns(out) * (in + 1); }
 
-void linear_pack(const float *weight, const float *bias, size_t in, size_t out, float *packed) {
+void linear_pack_part(const float *weight, size_t first, size_t part, size_t in, size_t out, float *packed) {
     size_t padded = linear_padded_columns(out);
-    memset(packed, 0, linear_packed_floats(in, out) * sizeof *packed);
-    for (size_t first = 0; first < padded; first += PANEL_COLUMNS) {
-        size_t columns = padded - first < PANEL_COLUMNS ? padded - first : PANEL_COLUMNS;
-        float *panel = packed + first * in;
-        for (size_t from = 0; from < in; from += 16) /* a cache line of each row at a time */
-            for (size_t c = 0; c < columns && first + c < out; c++)
-                for (size_t k = from; k < in && k < from + 16; k++)
-                    panel[k * columns + c] = weight[(first + c) * in + k];
+    for (size_t column = 0; column < padded; column += PANEL_COLUMNS) {
+        size_t columns = padded - column < PANEL_COLUMNS ? padded - column : PANEL_COLUMNS;
+        float *panel = packed + column * in + first * columns;
+        for (size_t from = 0; from < part; from += 16) /* a cache line of each row at a time */
+            for (size_t c = 0; c < columns && column + c < out; c++)
+                for (size_t k = from; k < part && k < from + 16; k++)
+                    panel[k * columns + c] = weight[(column + c) * part + k];
     }
-    if (bias != NULL) memcpy(packed + padded * in, bias, out * sizeof *bias);
+}
+
+void linear_pack_bias(const float *bias, size_t in, size_t out, float *packed) {
+    memcpy(packed + linear_padded_columns(out) * in, bias, out * sizeof *bias);
+}
+
+void linear_pack(const float *weight, const float *bias, size_t in, size_t out, float *packed) {
+    memset(packed, 0, linear_packed_floats(in, out) * sizeof *packed);
+    linear_pack_part(weight, 0, in, in, out, packed);
+    if (bias != NULL) linear_pack_bias(bias, in, out, packed);
 }
 
 HR_INLINE hr_vec activate(hr_vec x, uint32_t activation) {

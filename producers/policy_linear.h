@@ -17,6 +17,11 @@ size_t linear_padded_columns(size_t out);
 size_t linear_packed_floats(size_t in, size_t out);
 void linear_pack(const float *weight, const float *bias, size_t in, size_t out, float *packed);
 
+/* The same where the inputs have several matrices: W [out, part] for inputs first to first + part - 1 of `in`.
+ * `packed` is zero where nothing was packed yet. */
+void linear_pack_part(const float *weight, size_t first, size_t part, size_t in, size_t out, float *packed);
+void linear_pack_bias(const float *bias, size_t in, size_t out, float *packed);
+
 /* `activation`: hr_activation, 0 = none. Every element is bias, then + x[k] * W[., k] for k ascending, in
  * float32 with fused multiply-adds where the machine has them, whatever row and tile it is in. */
 void linear_rows(const float *x, size_t x_stride, const float *packed, size_t in, size_t out, float *y,

@@ -20,6 +20,7 @@ typedef struct reader {
     program_plan *plan;
     uint32_t *readers;  /* [buffers] operations of the actor that read it */
     uint32_t *producer; /* [buffers] 1 + index of the step that writes it; 0: not written */
+    size_t state;       /* floats an agent that the recurrent operations so far carry */
     char *error;
     size_t capacity;
 } reader;
@@ -81,10 +82,9 @@ static bool read_header(reader *r, uint64_t bytes) {
         return fail(r, "damaged: no such buffer");
     if (h->heads < 1 || h->heads > HR_PROGRAM_HEADS)
         return fail(r, "%u heads, 1 to %d can be", h->heads, HR_PROGRAM_HEADS);
-    if (h->continuous) return fail(r, "the gaussian head is not implemented in this policy");
-    if (h->state_width) return fail(r, "recurrent operations are not implemented in this policy");
-    uint64_t logits = 0;
-    for (uint32_t i = 0; i < h->heads; i++) {
+    if (h->continuous && h->mask != HR_NO_BUFFER) return fail(r, "damaged: a mask of continuous actions");
+    uint64_t logits = h->continuous ? h->heads : 0;
+    for (uint32_t i = 0; i < h->heads && !h->continuous; i++) {
         if (h->choices[i] < 1 || h->choices[i] > COUNT_MAX)
             return fail(r, "head %u has %d choices", i, h->choices[i]);
         logits += (uint64_t)h->choices[i];
@@ -134,6 +134,8 @@ static int input_count(uint32_t kind) {
     case HR_OP_RESHAPE:
     case HR_OP_LINEAR:
     case HR_OP_ACTIVATION:
+    case HR_OP_LSTM:
+    case HR_OP_MINGRU:
     case HR_OP_HEAD: return 1;
     case HR_OP_ADD:
     case HR_OP_MUL:
@@ -145,6 +147,13 @@ static int input_count(uint32_t kind) {
 
 static bool weight_is(const hr_weight *w, uint32_t dims, size_t first, size_t second) {
     return w->dims == dims && w->shape[0] == first && (dims < 2 || w->shape[1] == second);
+}
+
+/* Whether the operation's state of `floats` an agent begins where that of those before it ends. */
+static bool takes_state(reader *r, const hr_op *op, size_t floats) {
+    if (op->integer[HR_RECURRENT_STATE] < 0 || (size_t)op->integer[HR_RECURRENT_STATE] != r->state) return false;
+    r->state += floats;
+    return r->state <= r->head->state_width;
 }
 
 /* Shapes, attributes and weights of one operation whose inputs are known to exist. */
@@ -181,10 +190,22 @@ static bool check_op(reader *r, const hr_op *op, const uint32_t *input) {
         good = sum == out;
         break;
     case HR_OP_MASK: good = out == in && in == r->head->logits && input[1] == r->head->mask; break;
+    case HR_OP_LSTM:
+        good = op->n_weights == 3 && weight_is(w, 2, 4 * out, in) && weight_is(w + 1, 2, 4 * out, out) &&
+               weight_is(w + 2, 1, 4 * out, 0) && takes_state(r, op, 2 * out);
+        break;
+    case HR_OP_MINGRU:
+        good = op->n_weights == 4 && weight_is(w, 2, out, in) && weight_is(w + 1, 1, out, 0) &&
+               weight_is(w + 2, 2, out, in) && weight_is(w + 3, 1, out, 0) && takes_state(r, op, out);
+        break;
     case HR_OP_HEAD:
-        good = in == r->head->logits && out == r->head->heads && op->output == r->head->action &&
-               (op->integer[HR_HEAD_DISTRIBUTION] == HR_CATEGORICAL ||
-                op->integer[HR_HEAD_DISTRIBUTION] == HR_MULTI_DISCRETE);
+        good = in == r->head->logits && out == r->head->heads && op->output == r->head->action;
+        if (r->head->continuous)
+            good = good && op->integer[HR_HEAD_DISTRIBUTION] == HR_GAUSSIAN && in == out &&
+                   op->n_weights == 1 && weight_is(w, 1, out, 0);
+        else
+            good = good && (op->integer[HR_HEAD_DISTRIBUTION] == HR_CATEGORICAL ||
+                            op->integer[HR_HEAD_DISTRIBUTION] == HR_MULTI_DISCRETE);
         break;
     default: good = out == in; break;
     }
@@ -235,6 +256,7 @@ static bool read_ops(reader *r) {
         if (op->kind != HR_OP_HEAD) continue;
         head = true;
         plan->logits = input[0];
+        plan->log_std = r->head->continuous ? r->weight + op->first_weight : NULL;
         const program_step *before = plan->step + r->producer[input[0]] - 1;
         if (before->kind == HR_OP_MASK) {
             plan->masked = true;
@@ -242,6 +264,8 @@ static bool read_ops(reader *r) {
         }
     }
     if (!head) return fail(r, "no head");
+    if (r->state != r->head->state_width)
+        return fail(r, "damaged: %u floats of state for operations with %zu", r->head->state_width, r->state);
     return true;
 }
 
@@ -288,7 +312,8 @@ static void find_aliases(reader *r) {
         for (uint32_t k = i + 1; s->kind == HR_OP_CAST_AFFINE && s->alias && k < plan->n_steps; k++)
             for (uint32_t j = 0; j < plan->step[k].n_inputs; j++)
                 if (plan->step[k].input[j] == s->output && plan->step[k].kind != HR_OP_LINEAR &&
-                    plan->step[k].kind != HR_OP_SLICE && plan->step[k].kind != HR_OP_CONCAT)
+                    plan->step[k].kind != HR_OP_SLICE && plan->step[k].kind != HR_OP_CONCAT &&
+                    recurrent_gates(plan->step[k].kind) == 0)
                     s->alias = false;
         if (plan->logits == s->output) s->alias = s->kind == HR_OP_RESHAPE;
     }

@@ -9,6 +9,14 @@
 
 #include "program.h"
 
+/* Gates of a recurrent operation, and vectors of its width that it carries from step to step. */
+static inline size_t recurrent_gates(uint32_t kind) {
+    return kind == HR_OP_LSTM ? 4 : kind == HR_OP_MINGRU ? 2 : 0;
+}
+static inline size_t recurrent_states(uint32_t kind) {
+    return kind == HR_OP_LSTM ? 2 : kind == HR_OP_MINGRU ? 1 : 0;
+}
+
 /* One operation of the actor. An activation right behind a linear operation is fused into it, and a mask into
  * the head, which is no step: program_plan names its logits. */
 typedef struct program_step {
@@ -27,8 +35,9 @@ typedef struct program_plan {
     size_t *width; /* [buffers] elements a row */
     program_step *step;
     uint32_t n_steps;
-    uint32_t logits; /* buffer of the head's logits before masking */
+    uint32_t logits; /* buffer of the head's logits before masking, or of its means */
     bool masked;
+    const hr_weight *log_std; /* of a Gaussian head; NULL of any other */
     void *memory;
 } program_plan;
 

@@ -1,6 +1,7 @@
-/* Noise and categorical heads (policy_sample.h), a row a lane. */
+/* Noise and heads (policy_sample.h), a row a lane. */
 #include "policy_sample.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "vector.h"
@@ -103,4 +104,78 @@ void sample_rows(const float *logits, size_t stride, const uint8_t *mask, size_t
         if (mask != NULL) mask += n;
     }
     memcpy(logprob, sum, rows * sizeof *logprob);
+}
+
+void gaussian_set(gaussian_head *gaussian, const float *log_std, uint32_t heads) {
+    for (uint32_t h = 0; h < heads; h++) {
+        gaussian->log_std[h] = log_std[h];
+        gaussian->std[h] = expf(log_std[h]);
+    }
+}
+
+/* Minimax fits of normal / (1 - 2p), which is a smooth function of w = -ln 4p(1-p) near the middle and of its
+ * root in the tails. */
+HR_INLINE hr_vec normal_quantile(hr_vec p) {
+    hr_vec w = -vec_log(4.0f * p * (1.0f - p)), c = w - 2.5f, t = vec_sqrt(vec_at_least(w, 0.0f)) - 3.0f;
+    hr_vec middle = c * 0x1.df4a1p-22f - 0x1.2e5c3ep-18f;
+    middle = middle * c - 0x1.8490bp-18f;
+    middle = middle * c + 0x1.424a34p-12f;
+    middle = middle * c - 0x1.d12064p-10f;
+    middle = middle * c - 0x1.831048p-8f;
+    middle = middle * c + 0x1.652cc8p-2f;
+    middle = middle * c + 0x1.0fc8bap+1f;
+    hr_vec tail = t * -0x1.f6098ep-13f + 0x1.ad09e2p-10f;
+    tail = tail * t - 0x1.37490cp-8f;
+    tail = tail * t + 0x1.0c9p-7f;
+    tail = tail * t - 0x1.665238p-7f;
+    tail = tail * t + 0x1.b511bap-7f;
+    tail = tail * t + 0x1.6aa5fap+0f;
+    tail = tail * t + 0x1.00696ep+2f;
+    return (1.0f - 2.0f * p) * vec_select(w < 5.0f, middle, tail);
+}
+
+void noise_normal(const uint32_t word[SAMPLE_ROWS], float normal[SAMPLE_ROWS]) {
+    float p[SAMPLE_ROWS];
+    for (uint32_t i = 0; i < SAMPLE_ROWS; i++) p[i] = ((float)(word[i] & 0x7fffffffu) + 0.5f) * 0x1p-32f;
+    for (int v = 0; v < GROUP_VECTORS; v++)
+        vec_store(normal + v * HR_LANES, normal_quantile(vec_load(p + v * HR_LANES)));
+    for (uint32_t i = 0; i < SAMPLE_ROWS; i++) normal[i] = word[i] >> 31 ? -normal[i] : normal[i];
+}
+
+/* One head of one vector of rows: the action, not yet checked; adds its log-probability. */
+HR_INLINE hr_vec draw(hr_vec mean, hr_vec normal, float std, float log_std, hr_vec *logprob) {
+    const float half_log_2pi = 0x1.d67f1cp-1f;
+    hr_vec action = mean + std * normal, z = (action - mean) / std;
+    *logprob += -0.5f * z * z - log_std - half_log_2pi;
+    return action;
+}
+
+void sample_gaussian_rows(const float *means, size_t stride, const gaussian_head *gaussian, uint32_t heads,
+                          uint32_t rows, uint64_t key, uint64_t first_agent, uint64_t step, int argmax,
+                          float *actions, float *logprob) {
+    uint32_t word[4][SAMPLE_ROWS];
+    float normal[SAMPLE_ROWS] = {0}, mean[SAMPLE_ROWS], action[SAMPLE_ROWS], total[SAMPLE_ROWS];
+    hr_vec sum[GROUP_VECTORS];
+    memset(sum, 0, sizeof sum);
+    for (uint32_t head = 0; head < heads; head++) {
+        if (!argmax) {
+            if (head % 4 == 0) noise_block(key, first_agent, step, head / 4, word);
+            noise_normal(word[head % 4], normal);
+        }
+        for (uint32_t r = 0; r < SAMPLE_ROWS; r++) mean[r] = means[r * stride + head];
+        for (int v = 0; v < GROUP_VECTORS; v++)
+            vec_store(action + v * HR_LANES,
+                      draw(vec_load(mean + v * HR_LANES), vec_load(normal + v * HR_LANES),
+                           gaussian->std[head], gaussian->log_std[head], &sum[v]));
+        for (uint32_t r = 0; r < rows; r++) actions[r * heads + head] = action[r];
+    }
+    memcpy(total, sum, sizeof total);
+    for (uint32_t r = 0; r < rows; r++) {
+        logprob[r] = total[r];
+        for (uint32_t head = 0; head < heads; head++)
+            if (!isfinite(actions[r * heads + head])) { /* which a simulator must not get */
+                actions[r * heads + head] = 0.0f;
+                logprob[r] = NAN;
+            }
+    }
 }

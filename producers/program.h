@@ -32,11 +32,15 @@ typedef enum hr_op_kind {
     HR_OP_MUL = 9,
     HR_OP_ACTIVATION = 10,
     HR_OP_LAYER_NORM = 11,
+    /* One step of a layer of H units: x [in] and state to h [H]. Gates i, f, g, o of W_ih [4H, in], W_hh [4H, H]
+     * and b [4H]; c' = sigmoid(f) c + sigmoid(i) tanh(g), h' = sigmoid(o) tanh(c'). Its state is h, then c. */
     HR_OP_LSTM = 12,
+    /* z = sigmoid(W_z x + b_z), h' = (1 - z) h + z (W_h x + b_h); W_z [H, in], b_z [H], W_h [H, in], b_h [H].
+     * Its state is h. */
     HR_OP_MINGRU = 13,
     HR_OP_CONCAT = 14,
     HR_OP_MASK = 15, /* y = logits where mask, else -infinity */
-    HR_OP_HEAD = 16  /* logits to actions */
+    HR_OP_HEAD = 16  /* logits to actions; gaussian: means, with the weight log_std [heads] */
 } hr_op_kind;
 
 typedef enum hr_activation {
@@ -58,12 +62,13 @@ enum {
     HR_SLICE_START = 0,         /* integer */
     HR_LINEAR_BIAS = 0,         /* integer: 1 = weights W, b; 0 = W alone */
     HR_ACTIVATION_FUNCTION = 0, /* integer: hr_activation */
+    HR_RECURRENT_STATE = 0,     /* integer: where its state begins in the agent's; in program order, no gaps */
     HR_HEAD_DISTRIBUTION = 0    /* integer: hr_distribution */
 };
 
 /* Flags of an operation and of a weight. */
 enum {
-    HR_OP_LEARNER_ONLY = 1, /* actions do not depend on it: the actor skips it */
+    HR_OP_LEARNER_ONLY = 1, /* neither actions nor state depend on it: the actor skips it */
     HR_WEIGHT_FROZEN = 1    /* shipped with each version but not trained (running statistics) */
 };
 

@@ -14,6 +14,7 @@ from producers.program_format import (
     DTYPES,
     MAX_DIMS,
     MAX_HEADS,
+    RECURRENT,
     Buffer,
     Op,
     Program,
@@ -22,27 +23,42 @@ from producers.program_format import (
     float32,
 )
 
-__all__ = ["ACTIVATIONS", "Buffer", "Builder", "Op", "Program", "ProgramError", "Weight", "build"]
+__all__ = [
+    "ACTIVATIONS", "RECURRENT", "Buffer", "Builder", "Op", "Program", "ProgramError", "Weight", "build",
+]  # fmt: skip
 
 
 class Builder:
     """Makes a program operation by operation. Each method appends one operation and returns the buffer index
     of its output; shapes are inferred, and what does not fit raises ProgramError. `mask` is the buffer of the
-    simulator's action mask or None."""
+    simulator's action mask or None, `logits` the width that the head needs."""
 
     def __init__(
-        self, obs_dtype: str, obs_shape: Sequence[int], choices: Sequence[int], *, mask: bool = False
+        self,
+        obs_dtype: str,
+        obs_shape: Sequence[int],
+        choices: Sequence[int] = (),
+        *,
+        low: Sequence[float] = (),
+        high: Sequence[float] = (),
+        mask: bool = False,
     ) -> None:
-        """`obs_shape` is one agent's; `choices` [heads]; `mask`: the simulator gives masks [sum(choices)]."""
+        """`obs_shape` is one agent's; `choices` [heads], or of continuous actions the bounds `low` and `high`
+        [heads]; `mask`: the simulator gives masks [sum(choices)]."""
         if obs_dtype not in DTYPES:
             raise ProgramError(f"observations of dtype {obs_dtype!r}: one of {', '.join(DTYPES)} is needed")
-        if not 1 <= len(choices) <= MAX_HEADS or min(choices) < 1:
+        if (len(choices) > 0) == (len(low) > 0) or len(low) != len(high) or (mask and not choices):
+            raise ProgramError("heads are either discrete, with or without a mask, or continuous with bounds")
+        if len(choices or low) > MAX_HEADS or min(choices, default=1) < 1:
             raise ProgramError(f"heads {list(choices)}: 1 to {MAX_HEADS} of at least one choice are needed")
         self._buffers: list[Buffer] = []
         self._ops: list[Op] = []
         self._names: set[str] = set()
         self._count = 0
+        self._state_width = 0
         self._choices = tuple(choices)
+        self._bounds = tuple(float32(x) for x in low), tuple(float32(x) for x in high)
+        self.logits = sum(choices) or len(low)
         self._action: int | None = None
         self._obs = self._buffer(obs_dtype, tuple(obs_shape))
         self.mask = self._buffer("uint8", (sum(choices),)) if mask else None
@@ -106,17 +122,61 @@ class Builder:
             raise ProgramError("concat of nothing")
         return self._append("concat", inputs, (sum(self.width(x) for x in inputs),))
 
+    def lstm(self, x: int, units: int, name: str) -> int:
+        """One step of a long short-term memory (Hochreiter & Schmidhuber 1997, with the forget gate of
+        Gers et al. 2000) over the flattened row: its output [units]. Weights in torch's order of the gates
+        i, f, g, o: `<name>.weight_ih` [4 units, in], `<name>.weight_hh` [4 units, units] (orthogonal) and
+        `<name>.bias` [4 units] (zero)."""
+        if units < 1:
+            raise ProgramError(f"{name} of {units} units: a positive number is needed")
+        weights = [
+            self._weight(f"{name}.weight_ih", (4 * units, self.width(x)), gain=1.0),
+            self._weight(f"{name}.weight_hh", (4 * units, units), gain=1.0),
+            self._weight(f"{name}.bias", (4 * units,)),
+        ]
+        return self._recurrent("lstm", x, units, weights)
+
+    def mingru(self, x: int, units: int, name: str) -> int:
+        """One step of a minimal gated recurrent unit (Feng et al. 2024, "Were RNNs all we needed?") over the
+        flattened row: its output [units]. Weights `<name>.gate` and `<name>.candidate`, each `.weight`
+        [units, in] (orthogonal) and `.bias` [units]. The gate's bias begins at -1, so that memory outlives
+        the first few steps before anything is learned."""
+        if units < 1:
+            raise ProgramError(f"{name} of {units} units: a positive number is needed")
+        weights = [
+            self._weight(f"{name}.gate.weight", (units, self.width(x)), gain=1.0),
+            self._weight(f"{name}.gate.bias", (units,), value=-1.0),
+            self._weight(f"{name}.candidate.weight", (units, self.width(x)), gain=1.0),
+            self._weight(f"{name}.candidate.bias", (units,)),
+        ]
+        return self._recurrent("mingru", x, units, weights)
+
+    def gaussian(self, mean: int, name: str, *, log_std: float) -> None:
+        """Continuous actions, normally distributed around `mean` [heads]: weight `<name>` [heads] holds the
+        logarithms of the standard deviations, which begin at `log_std`."""
+        if self._choices:
+            raise ProgramError("a gaussian head for discrete actions")
+        weight = self._weight(name, (self.logits,), value=float32(log_std))
+        self._head(mean, "gaussian", "float32", [weight])
+
     def head(self, logits: int) -> None:
-        """Actions from logits [sum(choices)]; the simulator's mask, if it has one, leaves the allowed."""
-        if self.width(logits) != sum(self._choices):
-            raise ProgramError(f"{self.width(logits)} logits for heads of {self._choices} choices")
+        """Discrete actions from logits [sum(choices)]; the simulator's mask, if it has one, leaves the
+        allowed."""
+        if not self._choices:
+            raise ProgramError("continuous actions need the gaussian head")
+        distribution = "categorical" if len(self._choices) == 1 else "multi-discrete"
+        self._head(logits, distribution, "int32", [])
+
+    def _head(self, logits: int, distribution: str, dtype: str, weights: Sequence[Weight]) -> None:
+        if self.width(logits) != self.logits:
+            raise ProgramError(f"{self.width(logits)} logits where the heads need {self.logits}")
         if self._action is not None:
             raise ProgramError("a second head")
         if self.mask is not None:
             logits = self._append("mask", (logits, self.mask), self._buffers[logits].shape)
-        distribution = "categorical" if len(self._choices) == 1 else "multi-discrete"
+        heads = len(self._choices) or self.logits
         self._action = self._append(
-            "head", (logits,), (len(self._choices),), {"distribution": distribution}, dtype="int32"
+            "head", (logits,), (heads,), {"distribution": distribution}, weights, dtype
         )
 
     def finish(self, value: int | None = None) -> Program:
@@ -126,12 +186,22 @@ class Builder:
         if value is not None and self.width(value) != 1:
             raise ProgramError(f"a value of width {self.width(value)}: 1 is needed")
         return Program(
-            tuple(self._buffers), tuple(self._ops), self._obs, self.mask, self._action, value, self._choices
-        )
+            tuple(self._buffers), tuple(self._ops), self._obs, self.mask, self._action, value,
+            self._choices, *self._bounds, self._state_width,
+        )  # fmt: skip
 
     def width(self, x: int) -> int:
         """Elements of one row of buffer `x`."""
         return self._buffers[x].width
+
+    @property
+    def is_continuous(self) -> bool:
+        return not self._choices
+
+    def _recurrent(self, kind: str, x: int, units: int, weights: Sequence[Weight]) -> int:
+        at = self._state_width
+        self._state_width += RECURRENT[kind] * units
+        return self._append(kind, (x,), (units,), {"state": at}, weights)
 
     def _elementwise(self, kind: str, x: int, y: int) -> int:
         if self.width(x) != self.width(y):
@@ -175,25 +245,29 @@ class Builder:
 
 
 def build(policy: Any, spec: Mapping[str, Any]) -> Program:
-    """The program of a multi-layer perceptron: cast, hidden layers, policy head (orthogonal, gain 0.01) and
-    value head (gain 1).
+    """The program of a multi-layer perceptron: cast, hidden layers, a recurrent layer if one is wanted,
+    policy head (orthogonal, gain 0.01) and value head (gain 1).
 
-    `policy` has as attributes or keys `hidden` (widths), `activation`, `recurrent`, `normalize_obs`,
-    `separate_value` (a trunk of its own for the value), and optionally `obs_scale`, `obs_offset`: None means
+    `policy` has as attributes or keys `hidden` (widths), `activation`, `recurrent` (none, lstm or mingru) of
+    `recurrent_width` units, `normalize_obs`, `separate_value` (layers of its own for the value, the recurrent
+    one included), `log_std` (of continuous actions), and optionally `obs_scale`, `obs_offset`: None means
     the spec's own `obs.scale` and `obs.offset`, else 1/255 for images of uint8 (two dimensions or more) and 1
     for the rest. `spec` is what `producer --describe` prints. ProgramError if it cannot be described.
     """
-    heads = spec["heads"]
-    if any("choices" not in head for head in heads):
-        raise ProgramError("continuous actions need the gaussian head, which this version does not implement")
     recurrent = _setting(policy, "recurrent", "none")
-    if recurrent != "none":
-        raise ProgramError(f"policy.recurrent: {recurrent} is not implemented in this version; set none")
+    if recurrent not in ("none", *RECURRENT):
+        raise ProgramError(f"policy.recurrent: {recurrent!r}; needs none, {' or '.join(RECURRENT)}")
     hidden = list(_setting(policy, "hidden", (128, 128)))
     activation = _setting(policy, "activation", "relu")
-    obs = spec["obs"]
-    choices = [head["choices"] for head in heads]
-    builder = Builder(obs["dtype"], obs["shape"], choices, mask=bool(spec.get("mask")))
+    obs, heads = spec["obs"], spec["heads"]
+    builder = Builder(
+        obs["dtype"],
+        obs["shape"],
+        [head["choices"] for head in heads if "choices" in head],
+        low=[head["low"] for head in heads if "low" in head],
+        high=[head["high"] for head in heads if "high" in head],
+        mask=bool(spec.get("mask")),
+    )
 
     if _setting(policy, "normalize_obs", False):
         x = builder.cast_affine(normalize="normalize", clip=10.0)
@@ -208,10 +282,17 @@ def build(policy: Any, spec: Mapping[str, Any]) -> Program:
         for index, width in enumerate(hidden):
             y = builder.linear(y, width, f"{name}.{index}", gain=gain)
             y = builder.activation(y, activation)
+        if recurrent != "none":
+            units = _setting(policy, "recurrent_width", 128)
+            y = getattr(builder, recurrent)(y, units, f"{name}.{recurrent}")
         return y
 
     features = trunk(x, "trunk")
-    builder.head(builder.linear(features, sum(choices), "policy", gain=0.01))
+    logits = builder.linear(features, builder.logits, "policy", gain=0.01)
+    if builder.is_continuous:
+        builder.gaussian(logits, "log_std", log_std=_setting(policy, "log_std", 0.0))
+    else:
+        builder.head(logits)
     value_features = trunk(x, "value_trunk") if _setting(policy, "separate_value", False) else features
     return builder.finish(builder.linear(value_features, 1, "value", gain=1.0))
 

@@ -39,6 +39,7 @@ KINDS = {
 }
 ACTIVATIONS = {"relu": 1, "gelu-tanh": 2, "gelu-erf": 3, "tanh": 4, "sigmoid": 5}
 DISTRIBUTIONS = {"categorical": 1, "multi-discrete": 2, "gaussian": 3}
+RECURRENT = {"lstm": 2, "mingru": 1}  # float32 values that one unit carries from step to step
 
 # Attributes of the kinds that this version runs, in the order of hr_op.integer and hr_op.real; a dict names
 # the values of a choice.
@@ -47,6 +48,8 @@ _INTEGERS: dict[str, tuple[tuple[str, dict[str, int] | None], ...]] = {
     "slice": (("start", None),),
     "linear": (("bias", None),),
     "activation": (("function", ACTIVATIONS),),
+    "lstm": (("state", None),),
+    "mingru": (("state", None),),
     "head": (("distribution", DISTRIBUTIONS),),
 }
 _REALS: dict[str, tuple[str, ...]] = {"cast_affine": ("scale", "offset", "clip")}
@@ -106,7 +109,8 @@ class Op:
 class Program:
     """A whole network. `obs`, `mask` (None without action masks), `action` (the head's output) and `value`
     (None without one) are buffer indices. `choices` [heads] is empty for continuous actions, which have
-    bounds instead."""
+    bounds instead. `state_width` float32 values an agent are carried from step to step: each recurrent
+    operation's at the offset `state` of its attributes, in their order."""
 
     buffers: tuple[Buffer, ...]
     ops: tuple[Op, ...]
@@ -130,8 +134,14 @@ class Program:
 
     @property
     def logits(self) -> int:
-        """Sum of the heads' choices: the width of logits and mask. Continuous: the number of heads."""
+        """Sum of the heads' choices: the width of logits and mask. Continuous: the number of heads, whose
+        means then stand where logits do."""
         return sum(self.choices) or self.heads
+
+    @property
+    def log_std(self) -> Weight | None:
+        """Of a Gaussian head: the logarithm of its standard deviations [heads]; None of any other."""
+        return next((op.weights[0] for op in self.ops if op.kind == "head" and op.weights), None)
 
     @cached_property
     def weights(self) -> tuple[Weight, ...]:
@@ -145,11 +155,12 @@ class Program:
 
     @cached_property
     def learner_only(self) -> frozenset[int]:
-        """Indices of the operations that no action depends on: the actor skips them."""
+        """Indices of the operations that no action and no recurrent state depends on: the actor skips them.
+        (It carries the state of a recurrent value function too, so that a slot begins with it.)"""
         needed = {self.action}
         skipped = set()
         for index in reversed(range(len(self.ops))):
-            if self.ops[index].output in needed:
+            if self.ops[index].output in needed or self.ops[index].kind in RECURRENT:
                 needed.update(self.ops[index].inputs)
             else:
                 skipped.add(index)

@@ -36,6 +36,10 @@ HR_INLINE hr_vec vec_select(hr_ivec mask, hr_vec yes, hr_vec no) {
 /* A NaN in `x` stays. */
 HR_INLINE hr_vec vec_at_least(hr_vec x, float low) { return vec_select(x < low, vec_all(low), x); }
 HR_INLINE hr_vec vec_at_most(hr_vec x, float high) { return vec_select(x > high, vec_all(high), x); }
+HR_INLINE hr_vec vec_sqrt(hr_vec x) {
+    for (int i = 0; i < HR_LANES; i++) x[i] = __builtin_sqrtf(x[i]);
+    return x;
+}
 HR_INLINE hr_vec vec_abs(hr_vec x) { return (hr_vec)((hr_ivec)x & 0x7fffffff); }
 HR_INLINE hr_vec vec_copysign(hr_vec magnitude, hr_vec sign) {
     return (hr_vec)(((hr_ivec)magnitude & 0x7fffffff) | ((hr_ivec)sign & INT32_MIN));

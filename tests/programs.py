@@ -4,30 +4,38 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from producers.program import ACTIVATIONS, Builder, Program
+from producers.program import ACTIVATIONS, RECURRENT, Builder, Program
 
 WIDTHS = (1, 3, 16, 63, 65, 130)  # within, at and beyond the kernels' vectors and panels
+FORWARD = ("linear", "linear", "activation", "slice", "concat", "add", "mul", "reshape")
 ROWS = (1, 2, 11, 12, 13, 47, 48, 49, 97, 200, 1000)
 
 
 @st.composite
-def programs(draw: st.DrawFn) -> Program:
-    """A network of up to eight operations with one to five heads."""
+def programs(draw: st.DrawFn, *, recurrent: bool = False, continuous: bool = False) -> Program:
+    """A network of up to eight operations with one to five heads, discrete or `continuous`; `recurrent`: one
+    or two of the operations are, and the value has a third."""
     choices = draw(st.lists(st.sampled_from((1, 2, 3, 17)), min_size=1, max_size=5))
     dtype = draw(st.sampled_from(("float32", "uint8", "int8", "int32")))
     shape = draw(st.sampled_from(((1,), (3,), (65,), (130,), (4, 5), (2, 3, 7))))
-    builder = Builder(dtype, shape, choices, mask=draw(st.booleans()))
+    if continuous:
+        builder = Builder(dtype, shape, low=[-1.0] * len(choices), high=[1.0] * len(choices))
+    else:
+        builder = Builder(dtype, shape, choices, mask=draw(st.booleans()))
     if draw(st.booleans()):
         buffers = [builder.cast_affine(normalize="normalize", clip=draw(st.sampled_from((0.0, 2.0))))]
     else:
         scale = draw(st.sampled_from((1.0, 1 / 255, 0.3)))
         buffers = [builder.cast_affine(scale=scale, offset=draw(st.sampled_from((0.0, -0.5))))]
-    for index in range(draw(st.integers(0, 8))):
+    kinds = draw(st.lists(st.sampled_from(FORWARD), max_size=8))
+    if recurrent:
+        for kind in draw(st.lists(st.sampled_from(sorted(RECURRENT)), min_size=1, max_size=2)):
+            kinds.insert(draw(st.integers(0, len(kinds))), kind)
+    for index, kind in enumerate(kinds):
         x = draw(st.sampled_from(buffers))
-        kind = draw(
-            st.sampled_from(("linear", "linear", "activation", "slice", "concat", "add", "mul", "reshape"))
-        )
-        if kind == "linear":
+        if kind in RECURRENT:
+            x = getattr(builder, kind)(x, draw(st.sampled_from(WIDTHS)), f"layer.{index}")
+        elif kind == "linear":
             out = draw(st.sampled_from(WIDTHS))
             x = builder.linear(x, out, f"layer.{index}", gain=1.0, bias=draw(st.booleans()))
         elif kind == "activation":
@@ -45,9 +53,15 @@ def programs(draw: st.DrawFn) -> Program:
         buffers.append(x)
     if builder.width(buffers[-1]) > 2000:  # concatenated with itself too often to be quick
         buffers.append(builder.slice(buffers[-1], 0, 2000))
-    logits = builder.linear(buffers[-1], sum(choices), "policy", gain=1.0)
-    builder.head(logits)
-    return builder.finish(builder.linear(draw(st.sampled_from(buffers)), 1, "value", gain=1.0))
+    logits = builder.linear(buffers[-1], builder.logits, "policy", gain=1.0)
+    if continuous:
+        builder.gaussian(logits, "log_std", log_std=0.0)
+    else:
+        builder.head(logits)
+    x = draw(st.sampled_from(buffers))
+    if recurrent:
+        x = getattr(builder, draw(st.sampled_from(sorted(RECURRENT))))(x, 5, "value_layer")
+    return builder.finish(builder.linear(x, 1, "value", gain=1.0))
 
 
 def logits_program(choices: list[int], *, mask: bool = False) -> Program:

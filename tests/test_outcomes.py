@@ -79,8 +79,8 @@ def test_wrong_usage(folder, arguments, message):
             r"learner.lerning_rate: unknown key; did you mean learner.learning_rate\?",
         ),
         ("learner.epochs=none", r"learner.epochs: found none \(a text\); needs a whole number"),
-        ("sim.name=pacman", r"sim.name: no simulator 'pacman'; there are: breakout, cartpole"),
-        ("sim.name=./pacman.so", r"sim.name: no such file: .*/pacman.so; there are: breakout, cartpole"),
+        ("sim.name=pacman", r"sim.name: no simulator 'pacman'; there are: .*breakout, cartpole"),
+        ("sim.name=./pacman.so", r"sim.name: no such file: .*/pacman.so; there are: .*breakout, cartpole"),
         ("sim.wind=3", r"sim.wind: cartpole has no such parameter"),
         ("producers.cores=[0, 4096]", r"producers.cores: found core 4096; this machine has 0"),
         (
@@ -90,7 +90,7 @@ def test_wrong_usage(folder, arguments, message):
         ("ring.slots=5e9", r"ring.slots: found 5000000000.0; needs a whole number .*65536 or less"),
         ("run.seed=18446744073709551616", r"run.seed: found 18446744073709551616; needs a whole number"),
         ("producers.count=999", r"producers.count: found 999; needs 509 or fewer"),
-        ("policy.recurrent=lstm", r"lstm': policy.recurrent: lstm is not implemented in this version"),
+        ("policy.recurrent=lstm", r"policy.recurrent: lstm can act but not be trained in this version"),
         ("policy.placement=server", r"an inference server comes with a later version"),
     ],
 )

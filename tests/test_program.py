@@ -19,7 +19,7 @@ SPEC = {"obs": {"dtype": "float32", "shape": [118]}, "heads": [{"choices": 3}, {
 
 
 @settings(deadline=None, max_examples=100, derandomize=True)
-@given(programs())
+@given(programs() | programs(recurrent=True) | programs(continuous=True))
 def test_decoding_gives_the_program_that_was_encoded(program):
     code = program.encode()
     assert Program.decode(code) == program
@@ -94,8 +94,10 @@ def test_unpacked_bytes_are_those_of_the_observation():
 @pytest.mark.parametrize(
     ("policy", "spec", "message"),
     [
-        ({"recurrent": "lstm"}, SPEC, "lstm is not implemented"),
-        ({}, SPEC | {"heads": [{"low": -1.0, "high": 1.0}]}, "gaussian"),
+        ({"recurrent": "gru"}, SPEC, "'gru'; needs none, lstm or mingru"),
+        ({"recurrent": "lstm", "recurrent_width": 0}, SPEC, "positive"),
+        ({}, SPEC | {"heads": [{"low": -1.0, "high": 1.0}], "mask": True}, "continuous"),
+        ({}, SPEC | {"heads": [{"low": -1.0, "high": 1.0}, {"choices": 2}]}, "continuous"),
         ({"activation": "swish"}, SPEC, "swish"),
         ({"hidden": [0]}, SPEC, "positive"),
         ({}, SPEC | {"heads": []}, "heads"),
@@ -182,11 +184,16 @@ def test_a_program_cut_short_is_refused_at_every_length():
 
 
 DAMAGE = """
+import sys
 import numpy as np
 from producers.c_policy import CPolicy
-from producers.program import Program, ProgramError
+from producers.program import Program, ProgramError, build
 from programs import perceptron
-code = perceptron(5, [4], [3]).encode()
+spec = {"obs": {"dtype": "float32", "shape": [5]}, "heads": [{"low": -1.0, "high": 1.0}]}
+code = {
+    "perceptron": perceptron(5, [4], [3]),
+    "recurrent": build({"hidden": [4], "recurrent": "lstm", "recurrent_width": 3}, spec),
+}[sys.argv[1]].encode()
 generator = np.random.default_rng(0)
 run = 0
 for _ in range(4000):
@@ -202,17 +209,23 @@ for _ in range(4000):
     if program.buffers[program.obs].width <= 4096 and program.count <= 100000:
         policy.load(np.zeros(program.count, np.float32))
         obs = program.buffers[program.obs]
-        policy.act(np.zeros((20, *obs.shape), obs.dtype))
+        state = np.zeros((20, program.state_width), np.float32)
+        policy.act(np.zeros((20, *obs.shape), obs.dtype), state=state)
         run += 1
 assert run > 500, run
 """
 
 
-def test_a_damaged_program_is_refused_or_runs_but_never_crashes():
+@pytest.mark.parametrize("network", ["perceptron", "recurrent"])
+def test_a_damaged_program_is_refused_or_runs_but_never_crashes(network):
     """What slips through is damage of names and gains, mostly."""
     paths = f"{ROOT}:{ROOT / 'tests'}"
     done = subprocess.run(
-        [sys.executable, "-c", DAMAGE], env={"PYTHONPATH": paths}, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", DAMAGE, network],
+        env={"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
 
@@ -223,7 +236,7 @@ def test_describing_a_network_needs_neither_torch_nor_numpy():
 
 
 def test_operations_of_later_versions_have_their_place_in_the_format():
-    kinds = ("conv2d", "multihot_conv2d", "embedding", "layer_norm", "lstm", "mingru")
+    kinds = ("conv2d", "multihot_conv2d", "embedding", "layer_norm")
     program = perceptron(5, [4], [3])
     for kind in kinds:
         other = with_op(program, 2, kind=kind, attrs={})
