@@ -170,11 +170,15 @@ def check_sim(document: Document, spec: Mapping[str, Any]) -> dict[str, int | fl
 
 
 def check_agents(document: Document, spec: Mapping[str, Any]) -> int:
-    """Worlds of one producer. Raises ConfigError if the agents of one world do not divide its agents."""
+    """Worlds of one producer. Raises ConfigError if the agents of one world do not divide its agents, or if
+    their actions cannot be trained on as configured."""
     agents, a_world = document.config.producers.agents, int(spec["agents"])
     if agents % a_world:
         needs = f"needs a multiple of {a_world}, the agents of one world of {spec['name']}"
         raise document.error("producers.agents", f"found {agents}; {needs}")
+    if document.config.learner.loss == "native" and any("low" in head for head in spec["heads"]):
+        why = f"native has no form for the continuous actions of {spec['name']}; needs torch or auto"
+        raise document.error("learner.loss", why)
     return agents // a_world
 
 

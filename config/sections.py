@@ -169,6 +169,8 @@ class Policy(Section):
     """Factor on raw observations; null: 1/255 for images of uint8, 1 for everything else."""
     obs_offset: float | None = None
     """Added to scaled observations; null: 0."""
+    log_std: Annotated[float, Ge(-20), Le(5)] = 0.0
+    """Logarithm of the standard deviation that continuous actions begin with; it is trained."""
 
 
 class Schedule(Section):

@@ -65,13 +65,17 @@ class Player:
         return self.simulator.create(count, self.parameters, seeds)
 
     @torch.no_grad()
-    def act(self, worlds: Worlds, generator: torch.Generator | None) -> NDArray[np.int32]:
-        """Actions [B, heads] for the worlds' observations: sampled, or without a generator the likeliest."""
+    def act(self, worlds: Worlds, generator: torch.Generator | None) -> NDArray:
+        """Actions [B, heads] for the worlds' observations: sampled, or without a generator the likeliest;
+        continuous ones within the simulator's bounds."""
         mask = None if worlds.mask is None else torch.from_numpy(worlds.mask).bool()
         logits, _ = self.model(torch.from_numpy(worlds.obs))
         if generator is None:
-            return self.model.mode(logits, mask).numpy()
-        return self.model.sample(logits, mask, generator).numpy()
+            action = self.model.mode(logits, mask).numpy()
+        else:
+            action = self.model.sample(logits, mask, generator).numpy()
+        program = self.model.program
+        return np.clip(action, program.action_low, program.action_high) if program.continuous else action
 
 
 def evaluate(run: Path, *, episodes: int, worlds: int, seconds: float) -> dict[str, Any]:
