@@ -20,35 +20,25 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
 import config
 from consumers import shelf
-from monitor import deaths, display, dumps, endpoint, manifest, procfs, restarts, rundir, status
+from monitor import deaths, display, dumps, endpoint, exits, manifest, restarts, rundir, status
 from monitor.children import Child, Children, Member
 from monitor.evaluation import Evaluation
+from monitor.keeper import TICK_SECONDS, Keeper
 from monitor.roster import Roster
 from monitor.rotate import Growth, Rotation
-from monitor.watch import Patience, Pulse
 from producers import native
 from producers.prepare import Missing, Prepared, Segments, prepare
-
-EXIT_DONE = 0
-EXIT_USAGE = 2
-EXIT_CONFIG = 64
-EXIT_MISSING = 69
-EXIT_INTERNAL = 70
-EXIT_GAVE_UP = 75
-EXIT_SIGNAL = 128  # and the signal's number: a second signal forced the end
-PASSED_ON = (EXIT_CONFIG, EXIT_MISSING)  # exit codes of children that no restart would change: the run's own
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 DONE_REASONS = ("steps", "seconds", "versions", "score")  # asked for by the run file: the run is done
 
-TICK_SECONDS = 0.1
 REPORT_SECONDS = 1.0
 EXPORTER_STOP_SECONDS = 3.0
 STARTING_STOP_SECONDS = 1.0  # a stop waits so long for a producer that is still making its worlds
@@ -84,16 +74,13 @@ class Supervisor:
         # Processes
         self.children = Children(directory, native.ROOT)
         self.ended: list[Child] = []  # known to be dead, not yet reaped
-        self.killed: set[Child] = set()  # by ourselves, for good
         self.signals: list[signal.Signals] = []  # not yet acted on
-        self.ticks = 0
-        self.oom_kills = procfs.oom_kills()
         # Progress
         # Progress
         self.phase = Phase.RUN
         self.reason = ""  # why the run stops, in the control block's words
         self.signalled = False
-        self.code = EXIT_DONE
+        self.code = exits.DONE
         self.message: str | None = None  # what went wrong first
         self.failed = False
         self.stopping = self.deadline = self.half_deadline = float("inf")
@@ -125,6 +112,19 @@ class Supervisor:
             lineage=resume.lineage,
             began_ns=resume.began_ns or 0,
         )
+        self.keeper = Keeper(
+            self.config,
+            self.roster,
+            self.children,
+            directory,
+            control=self.segments.control,
+            repair=self.repair,
+            simulator=self.prepared.spec["name"],
+            resumption=self._resumption,
+            warn=self._warn,
+            fail=self._fail,
+        )
+        self.reporter.restarts = self.keeper.restarts
         self._adapt()
         self.display = display.make(plain=plain, interval_seconds=self.config.monitor.interval_seconds)
 
@@ -170,7 +170,7 @@ class Supervisor:
             self._reap()
             self._judge()
             self._repair()
-            self._start()
+            self.keeper.start()
             self._advance()
             self._report()
             self._sleep()
@@ -247,29 +247,7 @@ class Supervisor:
             arguments = [*channel, "--ring", str(fd), *simulator, "--core", str(core)]
             member = Member("producer", index, table.producers[index], [*fds, fd], core)
             self.roster.add(member, [str(native.PRODUCER)], arguments)
-        self.reporter.restarts = {member.role: 0 for member in self.roster}
-
-    def _start(self) -> None:
-        """Starts every process that is due."""
-        now = time.monotonic()
-        for member in self.roster:
-            if member.due is not None and now >= member.due and self.phase is not Phase.OVER:
-                self._spawn(member)
-
-    def _spawn(self, member: Member) -> None:
-        """Starts a process of the table: the first, or the next on the same ring with the same arguments."""
-        extra: list[str] = []
-        if member.role == "producer":
-            self.repair.take_back_credit(member.index)
-        elif member.role == "learner":
-            extra = self._resumption()
-            self.repair.hand_over(member.index)
-        self.reporter.restarts[member.role] += member.lives > 0
-        try:
-            self.roster.spawn(member, extra, worth=self._worth(member), tick=self.ticks)
-        except OSError as error:  # no memory or no pid to be had: as if it had died at once
-            why = (error.strerror or str(error)).lower()
-            self._bereave(member, f"{member.name} cannot be started: {why}")
+        self.keeper.restarts.update({member.role: 0 for member in self.roster})
 
     def _resumption(self) -> list[str]:
         """What a learner is told of earlier ones. Their hot snapshot it finds by itself; a checkpoint is for
@@ -292,10 +270,10 @@ class Supervisor:
         that was paused has missed some, and nobody is judged by them."""
         now = time.monotonic()
         if now >= self.next_tick:
-            self.ticks += 1
+            self.keeper.ticks += 1
             self.next_tick = now + TICK_SECONDS
         phase = "step" if self.phase is Phase.RUN else "stopping"
-        self.segments.control.pulse(phase, self.ticks)
+        self.segments.control.pulse(phase, self.keeper.ticks)
         ended, signals = self.children.wait(max(0.0, self.next_tick - now))
         self.ended += ended
         self.signals += signals
@@ -303,172 +281,23 @@ class Supervisor:
     def _reap(self) -> None:
         ended, self.ended = self.ended, []
         for child in ended:
-            returncode = self._bury(child)
-            if child in self.killed:
+            returncode = self.keeper.bury(child)
+            if child in self.children.killed:
                 continue
             if child.member is None:
                 self._judge_evaluator(returncode)
-            elif not self._expected(child.member, returncode):
-                self._inquire(child, child.member, returncode)
-
-    def _bury(self, child: Child) -> int:
-        """Waits for a child that is dead or dying, then repairs what it left half done in shared memory.
-
-        Never the other way round: only waitid tells that no store of the dead one is to come.
-        """
-        returncode = self.children.reap(child)
-        if child.member is not None:
-            self.roster.mark(child.member, "exited")
-        if child.role == "producer":
-            self.repair.of_producer(child.index)
-        elif child.role == "learner":
-            self.repair.of_learner(self.table.learner)
-        return returncode
-
-    def _expected(self, member: Member, returncode: int) -> bool:
-        """Whether a process ended because the run does."""
-        last = {"producer": Phase.RUN, "learner": Phase.STOP_PRODUCERS}
-        return returncode == 0 and member.role in last and self.phase.value > last[member.role].value
-
-    def _inquire(self, child: Child, member: Member, returncode: int) -> None:
-        """A process died that nobody wanted dead: says how, and decides whether the next would fare
-        better."""
-        text = self._report_death(child, member, returncode)
-        never_ran = member.lives == 1 and self.roster.process(member).phase == "starting"
-        fatal = (*PASSED_ON, EXIT_GAVE_UP) if member.role == "learner" else PASSED_ON
-        if member.role == "exporter":  # it only looks
-            self._bereave(member, text)
-        elif returncode in fatal or (never_ran and returncode >= 0):
-            member.failed = True
-            self.roster.mark(member, "failed")
-            text += self._last_words(member.role, member.index)
-            self._fail(returncode if returncode in fatal else EXIT_INTERNAL, text)
-        elif member.role == "producer" and self.phase is not Phase.RUN:
-            self._warn(text)  # its ring is in order, and nothing more is to come into it
-        else:
-            self._bereave(member, text)
-
-    def _bereave(self, member: Member, text: str) -> None:
-        """The place of a dead process: filled again at once, after a delay, or no more."""
-        limits, now = self.config.supervisor, time.monotonic()
-        progressed = self._worth(member) != member.worth
-        if member.role == "exporter":
-            progressed = now - member.began > limits.backoff_max_seconds
-        delay = member.restarts.died(now, progressed=progressed, limits=limits)
-        if delay is None:
-            self._give_up(member, text)
-            return
-        member.due = now + delay
-        if delay:
-            self.roster.mark(member, "backoff")
-        self._warn(f"{text}; starts again {f'in {delay:.1f} s' if delay else 'at once'}")
-
-    def _give_up(self, member: Member, text: str) -> None:
-        """A process failed for good; the run goes on without a producer that it can spare."""
-        member.failed = True
-        self.roster.mark(member, "failed")
-        limits = self.config.supervisor
-        text += (
-            f", for the {member.restarts.failures}th time within {limits.failure_seconds:g} s without "
-            f"progress (supervisor.max_failures: {limits.max_failures})"
-        )
-        self.directory.event(member.role, member.index, "gave up", message=text)
-        if member.role == "producer" and self.phase is Phase.RUN:
-            producers = self.roster.of_role("producer")
-            left = [self.segments.rings[one.index].slots for one in producers if not one.failed]
-            why = restarts.enough(
-                left,
-                least=int(limits.min_producers),
-                batch_slots=self.config.learner.batch_slots,
-                exact=self.config.exact,
-                producers=len(producers),
-            )
-            if why is None:
-                self._warn(f"{text}; the run goes on with {len(left)} of {len(producers)} producers")
-                return
-            text = f"{why}: {text}"
-        self._fail(EXIT_GAVE_UP, text + self._last_words(member.role, member.index))
-
-    def _worth(self, member: Member) -> int:
-        """What the work of all its processes has come to: segments of a producer, updates of a learner."""
-        if member.role == "producer":
-            return self.repair.written(member.index)
-        return self.segments.control.counters(member.slot)["updates"] if member.role == "learner" else 0
-
-    def _report_death(self, child: Child, member: Member, returncode: int) -> str:
-        """One line, and one event with what the author of a simulator needs to see it happen again."""
-        before, self.oom_kills = self.oom_kills, procfs.oom_kills()
-        producer: dict[str, Any] = {}
-        if member.role == "producer":
-            producer = {
-                "crash": deaths.Crash.of(self.segments.control.counters(member.slot)),
-                "simulator": self.prepared.spec["name"],
-                "header": self.repair.last_header(member.index),
-            }
-        inquest = deaths.Inquest.of(
-            returncode, hung=member.watch.found, out_of_memory=self.oom_kills > before, **producer
-        )
-        facts = {"pid": child.pid, "life": member.lives, **inquest.facts}
-        self.directory.event(member.role, member.index, "crashed", **facts)
-        return f"{member.name} (pid {child.pid}) {inquest.text}"
-
-    def _last_words(self, role: str, index: int) -> str:
-        lines = self.directory.log_tail(role, index)
-        return f"; the end of logs/{role}-{index}.log:\n    " + "\n    ".join(lines) if lines else ""
+            else:
+                self.keeper.inquire(child, child.member, returncode)
 
     def _judge(self) -> None:
-        """Signals, reasons to stop, and processes that have come up, or do not, or stand still."""
+        """Signals, processes that do not do what they should, and reasons to stop."""
         signals, self.signals = self.signals, []
         for number in signals:
             self._judge_signal(number)
-        for member in self.roster:
-            if member.child is not None:
-                self._judge_member(member, member.child)
+        self.keeper.judge()
         learner = self.segments.control.counters(self.table.learner)
         if self.phase is Phase.RUN and learner["stop_request"]:
             self._begin_stop(self.segments.stop_reasons[learner["stop_request"]])
-
-    def _judge_member(self, member: Member, child: Child) -> None:
-        info, limits = self.roster.process(member), self.config.supervisor
-        if info.state == "starting" and info.phase != "starting":
-            self.roster.mark(member, "running" if self.phase is Phase.RUN else "stopping")
-        patience = Patience.of(
-            TICK_SECONDS,
-            start=limits.start_seconds,
-            hung=limits.hung_seconds,
-            stalled=limits.stalled_seconds,
-            abort=limits.abort_seconds,
-        )
-        if member.watch.found:
-            if member.watch.kill_due(self.ticks, patience):
-                child.send_all(signal.SIGKILL)
-            return
-        pulse = Pulse(info.heartbeat_ns, info.progress, info.phase)
-        found = member.watch.look(self.ticks, pulse, patience)
-        if found is not None:
-            self._abort(member, child, found, pulse)
-
-    def _abort(self, member: Member, child: Child, found: str, pulse: Pulse) -> None:
-        """Asks a process that stands still for its stack, which it writes to its log and does not survive."""
-        learner = self.segments.control.counters(self.table.learner)
-        if member.role == "learner" and not learner["ready"] and self.phase is Phase.RUN:
-            self._kill([child])  # the next would not come up either
-            limit = f"{self.config.supervisor.start_seconds:g} s (supervisor.start_seconds)"
-            text = f"{member.name} published nothing within {limit}"
-            self._fail(EXIT_INTERNAL, text + self._last_words(member.role, member.index))
-            return
-        silent = member.watch.silent_ticks(self.ticks) * TICK_SECONDS
-        self.directory.event(
-            member.role, member.index, found, pid=child.pid, phase=pulse.phase, progress=pulse.progress,
-            heartbeat_seconds=round(silent, 1),
-        )
-        self._warn(
-            f"{member.name} (pid {child.pid}): {found} in phase {pulse.phase}, last heartbeat "
-            f"{silent:.1f} s ago; its stack is in logs/{member.role}-{member.index}.log"
-        )
-        self.roster.mark(member, "hung")
-        child.send(signal.SIGABRT)
-        child.send_all(signal.SIGCONT)  # a stopped process gets no signal but this one and SIGKILL
 
     def _judge_signal(self, number: signal.Signals) -> None:
         """The first stops the run in order, or drops the evaluation; the second forces the end. SIGHUP reads
@@ -479,7 +308,7 @@ class Supervisor:
         if number not in STOP_SIGNALS:
             return
         if self.signalled:
-            self.code, self.message = EXIT_SIGNAL + number, f"killed by a second {number.name}"
+            self.code, self.message = exits.SIGNAL + number, f"killed by a second {number.name}"
             self.failed, self.phase = True, Phase.OVER
         elif self.phase is Phase.RUN:
             self._tell(f"{number.name}: stopping in order; once more forces the end")
@@ -502,7 +331,7 @@ class Supervisor:
         except (config.ConfigError, config.Unreadable, Missing, OSError) as error:
             self._warn(f"SIGHUP: {error}; nothing was changed")
             return
-        self.config = taken
+        self.config = self.keeper.config = taken
         self._adapt()
         self.segments.control.announce_settings()
         heading = "SIGHUP: settings:" if changes else "SIGHUP: no change"
@@ -534,6 +363,7 @@ class Supervisor:
     def _begin_stop(self, reason: str) -> None:
         self.reason = reason
         self.phase = Phase.STOP_PRODUCERS
+        self.keeper.producers_end = True
         self.evaluation.wanted = reason in DONE_REASONS and self.config.evaluate.episodes > 0
         now, allowed = time.monotonic(), self.config.supervisor.deadline_seconds
         self.stopping, self.half_deadline, self.deadline = now, now + allowed / 2, now + allowed
@@ -565,10 +395,11 @@ class Supervisor:
             if not self.children.alive("producer"):
                 self.segments.control.set_producers_gone()
                 self.phase = Phase.STOP_LEARNER
+                self.keeper.learner_ends = True
             elif now > self.half_deadline:
                 self._overdue("producer")
             elif now > self.stopping + STARTING_STOP_SECONDS:
-                self._kill(self._starting())
+                self.children.kill(self._starting())
         if self.phase is Phase.STOP_LEARNER:
             if all(member.child is None and member.due is None for member in self.roster.of_role("learner")):
                 self.phase = Phase.EVALUATE
@@ -577,15 +408,15 @@ class Supervisor:
             elif now > self.deadline:
                 self._overdue("learner")
             elif self.failed and not self.segments.control.counters(self.table.learner)["ready"]:
-                self._kill(self.children.alive("learner"))  # it has nothing to save
+                self.children.kill(self.children.alive("learner"))  # it has nothing to save
         if self.phase is Phase.EVALUATE:
             running = self.children.alive("evaluator")
             if running and self.evaluation.overdue:
-                self._kill(running)
+                self.children.kill(running)
             elif not running:
                 if not self.evaluation.read():  # the run is done nevertheless, and its checkpoint is there
-                    self.code = EXIT_INTERNAL
-                    self.message = f"the evaluation gave no result{self._last_words('evaluator', 0)}"
+                    self.code = exits.INTERNAL
+                    self.message = f"the evaluation gave no result{self.keeper.last_words('evaluator', 0)}"
                 self.phase = Phase.OVER
 
     def _starting(self) -> list[Child]:
@@ -599,20 +430,15 @@ class Supervisor:
     def _overdue(self, role: str) -> None:
         """The deadline of a shutdown passed, for processes and for restarts that were to come."""
         late = [member for member in self.roster.of_role(role) if member.child or member.due is not None]
-        left = [member.child for member in late if member.child and member.child not in self.killed]
+        left = [member.child for member in late if member.child and member.child not in self.children.killed]
         waiting = [member for member in late if member.due is not None]
         if left or waiting:
             names = ", ".join(member.name for member in late)
             limit = f"{self.config.supervisor.deadline_seconds:g} s (supervisor.deadline_seconds)"
-            self._fail(EXIT_INTERNAL, f"the shutdown deadline of {limit} passed: killed {names}")
-            self._kill(left)
+            self._fail(exits.INTERNAL, f"the shutdown deadline of {limit} passed: killed {names}")
+            self.children.kill(left)
             for member in waiting:
                 member.due = None
-
-    def _kill(self, children: Iterable[Child]) -> None:
-        for child in children:
-            self.killed.add(child)
-            child.send_all(signal.SIGKILL)
 
     def _evaluate(self) -> None:
         episodes = self.config.evaluate.episodes
@@ -678,9 +504,9 @@ class Supervisor:
     def _kill_all(self, but: str = "") -> None:
         """Kills and reaps what is left, except the role `but`."""
         left = [child for child in self.children if child.role != but]
-        self._kill(left)
+        self.children.kill(left)
         for child in left:
-            self._bury(child)
+            self.keeper.bury(child)
 
     def _close_books(self) -> None:
         """Frees and counts what is left in the rings. Afterwards nothing may be in flight."""
@@ -690,7 +516,7 @@ class Supervisor:
         for ring in self.segments.rings:
             problems += [f"ring {ring.index}: {problem}" for problem in self.segments.audit(ring)]
         if problems:
-            self._fail(EXIT_INTERNAL, "the books do not balance: " + "; ".join(problems))
+            self._fail(exits.INTERNAL, "the books do not balance: " + "; ".join(problems))
 
     def _conclude(self) -> None:
         """The last report, and the end of the exporter, which has served it until now."""
@@ -701,7 +527,7 @@ class Supervisor:
             self.directory.close_attempt(report["state"], report["totals"])
         except OSError as error:
             why = (error.strerror or str(error)).lower()
-            self._fail(EXIT_INTERNAL, f"{self.directory.path / rundir.SUMMARY} cannot be written: {why}")
+            self._fail(exits.INTERNAL, f"{self.directory.path / rundir.SUMMARY} cannot be written: {why}")
         self.directory.event("supervisor", 0, report["state"], code=self.code)
         self.display.close()
         self.display.say(status.summary_line(report))
@@ -719,7 +545,7 @@ class Supervisor:
         except OSError:  # the directory itself may be what is broken
             where = "above"
             traceback.print_exc()
-        self._fail(EXIT_INTERNAL, f"internal error, {type(error).__name__}: {error}; see {where}")
+        self._fail(exits.INTERNAL, f"internal error, {type(error).__name__}: {error}; see {where}")
 
 
 def install_signals() -> None:
@@ -757,15 +583,15 @@ def start(options: argparse.Namespace) -> int:
     """Does what the command line says; returns the exit code."""
     if options.print_schema:
         print(json.dumps(config.schema(), indent=2))
-        return EXIT_DONE
+        return exits.DONE
     if options.print_config:
         document = config.read(options.run, options.overrides)
         print(config.dump_resolved(document.config, document.origin), end="")
-        return EXIT_DONE
+        return exits.DONE
     prepared = prepare(options.run, options.overrides)
     if options.check:
         print("\n".join([*(f"warning: {warning}" for warning in prepared.warnings), f"{options.run}: good"]))
-        return EXIT_DONE
+        return exits.DONE
     path = prepared.config.run_dir.absolute()
     directory = rundir.RunDirectory.take(path, fresh=options.fresh, resume=options.resume)
     try:
@@ -783,19 +609,19 @@ def main(arguments: Sequence[str]) -> int:
         return start(options)
     except config.ConfigError as error:
         print("\n".join(error.problems), file=sys.stderr)
-        return EXIT_CONFIG
+        return exits.CONFIG
     except (config.Unreadable, rundir.Nothing) as error:
         print(f"headrace: {error}", file=sys.stderr)
-        return EXIT_USAGE
+        return exits.USAGE
     except KeyboardInterrupt:  # before there was anything to stop in order
-        return EXIT_SIGNAL + signal.SIGINT
+        return exits.SIGNAL + signal.SIGINT
     except (Missing, endpoint.Refused, rundir.Unavailable) as error:
         print(f"headrace: {error}", file=sys.stderr)
-        return EXIT_MISSING
+        return exits.MISSING
     except rundir.Finished as finished:
         print(status.summary_line(finished.summary))
         print("headrace: this run is done; --resume goes on with it, --fresh moves it aside and starts anew")
-        return EXIT_DONE
+        return exits.DONE
 
 
 if __name__ == "__main__":

@@ -93,6 +93,8 @@ class Children:
         self._directory = directory
         self._root = root
         self._by_pidfd: dict[int, Child] = {}
+        self.killed: set[Child] = set()
+        """By `kill`, so that nobody is to wonder at their death."""
         self._poll = select.poll()
         self._signals, self._wakeup = socket.socketpair()
         for end in (self._signals, self._wakeup):
@@ -135,6 +137,12 @@ class Children:
         self._poll.register(child.pidfd, select.POLLIN)
         self._directory.event(role, index, "started", pid=popen.pid)
         return child
+
+    def kill(self, children: Iterable[Child]) -> None:
+        """For good, with all that they have forked."""
+        for child in children:
+            self.killed.add(child)
+            child.send_all(signal.SIGKILL)
 
     def wait(self, seconds: float) -> tuple[list[Child], list[signal.Signals]]:
         """Sleeps until something happens, at most so long: (children that ended, signals that came)."""

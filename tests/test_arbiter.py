@@ -55,6 +55,7 @@ def battered(tmp_path_factory):
             run.recovery_seconds.append(time.monotonic() - killed)
         run.version = run.status()["version"]
         run.until(lambda status: status["version"] > run.version)
+        run.until(lambda status: {one["state"] for one in status["processes"]} == {"running"})
         with urllib.request.urlopen(run.status()["address"] + "/metrics", timeout=60) as answer:
             run.metrics = answer.read().decode()
         run.at_end = stop(run)
