@@ -1,5 +1,6 @@
 """A copy of the ring's C sources, as they are or with one thing broken, compiled with a sanitizer."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def compile_with(directory, name, flags, change=None):
     return program
 
 
-def run(program, *arguments, pass_fds=()):
+def run(program, *arguments, pass_fds=(), environment=None):
     """Without address randomization, which some kernels give more of than the sanitizers can map."""
     return subprocess.run(["setarch", "-R", program, *map(str, arguments)], pass_fds=pass_fds,
-                          capture_output=True, text=True, check=False)
+                          env=os.environ | (environment or {}), capture_output=True, text=True, check=False)

@@ -9,10 +9,10 @@
  * Sizes: ITEMS sequences, K slots a batch, DEATHS of the learner, SUPERVISOR_DEATHS, ROLLBACKS; with
  * POISON the slot of sequence 0 kills whoever trains on it.
  * Mutants, each of which must be found: ACK_BEFORE_PUBLISH, LIST_AFTER_WORDS (the sweep knows the published
- * list only when it has given the words back), EXAMINED_NOT_KEPT (a survived examination leaves the word as it
- * was), NOT_ALONE (examined with the whole batch leased), FLOOR_NOT_KEPT (a restarted learner forgets the
- * floor), COUNT_IN_PLACE and LATE_SETTLE (a sweep that is not idempotent: counts without an intent, or settles
- * after the words were swapped). */
+ * list only when it has given the words back), EXAMINED_NOT_KEPT (a survived examination leaves the word as
+ * it was), NOT_ALONE (examined with the whole batch leased), FLOOR_NOT_KEPT (a restarted learner forgets the
+ * floor), COUNT_IN_PLACE and LATE_SETTLE (a sweep that is not idempotent: counts without an intent, or
+ * settles after the words were swapped). */
 
 #define N 2 /* slots */
 #ifndef ITEMS

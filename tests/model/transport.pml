@@ -364,7 +364,8 @@ inline sweep_learner(l)
     d_step {
         if
         :: learner_intent != NONE ->
-            consumed = SETTLED(consumed, learner_before) + (SEQUENCE(word[learner_intent % N]) > learner_intent -> 1 : 0)
+            consumed = SETTLED(consumed, learner_before) +
+                (SEQUENCE(word[learner_intent % N]) > learner_intent -> 1 : 0)
         :: else
         fi
     };
@@ -382,7 +383,7 @@ inline sweep_learner(l)
     :: else -> i = 0; break
     od;
 #if LEARNERS == 2
-    if /* O1: the ring goes to the one that starts anew, or to the other; not once all is gone, when that ends */
+    if /* O1: the ring goes to the one that starts anew, or to the other, unless that may be ending */
     :: owner == l && !gone -> owner = 3 - l
     :: skip
     fi;
