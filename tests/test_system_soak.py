@@ -47,7 +47,8 @@ class Fire:
         targets = [one for one in table if one["role"] != "supervisor" and one["state"] == "running"]
         if not targets:
             return
-        pid = self.random.choice(targets)["pid"]
+        learners = [one for one in targets if one["role"] == "learner"]
+        pid = self.random.choice(learners * len(targets) + targets)["pid"]  # half are the learner's
         self.shots += 1
         if self.random.random() < 0.3:
             self.send(pid, signal.SIGSTOP)
