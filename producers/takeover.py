@@ -257,13 +257,17 @@ class Left:
         return before + replace(counted, seconds=self._seconds(), restarts=self._restarts())
 
     def _seconds(self) -> float:
-        """Of the attempt, from its first commit to its last."""
+        """Of the attempt, from its first commit to the last sign of its supervisor, or to its last commit if
+        it was to stop: the clock stands still from the stop flag on."""
         books = [ring.books() for ring in self.rings]
         first = min((one["first_commit_ns"] for one in books if one["first_commit_ns"]), default=None)
         if first is None:
             return 0.0
-        first = max(first, self._record.get("began_ns") or 0)
-        return max(0.0, (max(one["last_commit_ns"] for one in books) - first) / 1e9)
+        end = max(one["last_commit_ns"] for one in books)
+        supervisor = self.control.process(0)
+        if self.control.stop is None and supervisor.epoch == self._record.get("attempt"):
+            end = max(end, supervisor.heartbeat_ns)
+        return max(0.0, (end - max(first, self._record.get("began_ns") or 0)) / 1e9)
 
     def _restarts(self) -> dict[str, int]:
         """Of the attempt. An attempt that was killed before it had the table has had none."""

@@ -15,6 +15,7 @@ from test_outcomes import in_namespace, needs_mount
 
 from consumers import shelf
 from monitor import rundir
+from ringbuf import segments as shared
 
 SETTINGS = (
     "evaluate.episodes=0", "monitor.interval_seconds=0.1", "checkpoint.interval_seconds=0.3",
@@ -33,8 +34,11 @@ def small(tmp_path):
                                    stdin=subprocess.DEVNULL, stdout=out, stderr=out)
     inside = Path(f"/proc/{process.pid}/root{tmp_path}/runs/toy")
     yield process, inside, tmp_path / "out"
+    named = rundir.last_attempt(inside).get("segments", ())  # before the mount goes with its process
     process.kill()
     process.wait()
+    for name in named:
+        shared.unlink(name)
 
 
 def until(process, wanted):

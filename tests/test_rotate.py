@@ -9,12 +9,13 @@ import sys
 import time
 
 import pytest
-from command import ROOT
+from command import CARTPOLE, ROOT, command
 
 import config
-from config.rotate import rotate
+from config.rotate import rotate, set_aside
 from monitor import rundir
 from monitor.rotate import Growth, Rotation
+from ringbuf import segments
 
 
 def test_the_newest_is_1_and_the_oldest_goes(tmp_path):
@@ -146,3 +147,32 @@ def test_the_growth_of_a_run_directory_has_a_bound_that_its_files_keep(tmp_path)
     assert growth.report(0) == {"bytes": 500, "bound_bytes": None, "free_bytes": free}
     # Seven logs of three files, two checkpoints and five on the way in or out, three slots, the rest.
     assert growth.report(100)["bound_bytes"] == 7 * 3 * (1 << 20) + 7 * 100 + 3 * 1000 + (16 << 20)
+
+
+def test_every_child_of_a_run_opens_its_log_anew(tmp_path):
+    (tmp_path / "run.yaml").write_text(CARTPOLE)
+    quick = ("evaluate.episodes=0", "monitor.log_bytes=16KiB", "monitor.interval_seconds=0.1")
+    run = subprocess.Popen(command("run.yaml", *quick), cwd=tmp_path, stdout=subprocess.DEVNULL)
+    path = tmp_path / "runs/toy"
+    logs = {name: path / rundir.LOGS / f"{name}.log" for name in ("producer-1", "learner-0", "exporter-0")}
+    try:
+        wait_for(lambda: (rundir.read_json(path / rundir.STATUS) or {}).get("state") == "running")
+        status = rundir.read_json(path / rundir.STATUS)
+        pids = {f"{one['role']}-{one['index']}": one["pid"] for one in status["processes"]}
+        for log in logs.values():
+            with log.open("a") as file:
+                file.write("said too much\n" * 2000)
+        for name, log in logs.items():
+            wait_for(lambda log=log: set_aside(log, 1).exists() and log.exists())
+            wait_for(lambda name=name, log=log: os.readlink(f"/proc/{pids[name]}/fd/2") == str(log))
+        wait_for(lambda: len(list(path.glob("metrics.jsonl.*"))) == 3)  # the learner's own
+        run.terminate()
+        assert run.wait(300) == 0
+        assert not any(rundir.read_json(path / rundir.SUMMARY)["restarts"].values())
+        versions = [json.loads(line)["version"] for line in everything(path / rundir.METRICS)]
+        assert versions == list(range(versions[0], versions[0] + len(versions)))
+    finally:
+        run.kill()
+        run.wait()
+        for name in rundir.last_attempt(path).get("segments", ()):
+            segments.unlink(name)

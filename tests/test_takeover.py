@@ -4,6 +4,7 @@ import array
 import contextlib
 import dataclasses
 import os
+import time
 
 import pytest
 from command import CARTPOLE, SHM, segments
@@ -348,6 +349,24 @@ def test_seconds_and_restarts_of_every_attempt_add_up(life, monkeypatch):
     assert third.resume.before.seconds == 20.0
     assert third.resume.before.restarts == {"learner": 1, "producer": 3}
     third.die()
+
+
+def test_a_clock_counts_to_the_last_sign_of_the_supervisor_unless_it_was_to_stop(life):
+    for stop, longer in ((None, True), ("signal", False)):
+        first = life("ring.slots=4" if stop is None else "ring.slots=5")
+        before = first.resume.before.seconds
+        first.produce(1)
+        commit = first.rings[0].books()["first_commit_ns"]
+        time.sleep(0.02)
+        first.control.pulse("step", 1)
+        seconds = (first.control.process(0).heartbeat_ns - commit) / 1e9
+        if stop:
+            first.control.set_stop(stop)
+        first.die()
+        second = life("ring.slots=6")
+        counted = second.resume.before.seconds - before
+        assert counted == pytest.approx(seconds if longer else 0.0, abs=1e-3)
+        second.die()
 
 
 def test_a_clock_counts_from_the_first_commit_to_the_last(life):
