@@ -208,6 +208,11 @@ class Segments:
         left = [f"{counts['in_flight']} slots are still in flight"] if counts["in_flight"] else []
         return self._at_rest(counts) + left
 
+    def leave(self) -> None:
+        """Has `close` spare what was taken over, for an attempt that could not begin: the next one may."""
+        if self.resume.kind == "attached":
+            self.names = []
+
     def close(self) -> None:
         for name in self.names:
             self.unlink(name)

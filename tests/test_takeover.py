@@ -145,6 +145,21 @@ def test_a_killed_attempt_is_taken_over_with_every_slot_in_its_place(life):
     second.die()
 
 
+def test_an_attempt_that_cannot_begin_leaves_what_it_took_over(life):
+    first = life()
+    first.produce(2)
+    first.die()
+    second = life()
+    second.segments.leave()
+    second.segments.close()
+    second.die()
+    third = life()
+    assert (third.resume.kind, third.in_flight()) == ("attached", 2)
+    third.segments.close()
+    third.die()
+    assert not {name.removeprefix("/") for name in first.segments.names} & segments()
+
+
 def test_what_no_run_can_go_on_in_is_counted_and_removed(life):
     first = life()
     consume(first.learner(), first.produce(3)[0])
