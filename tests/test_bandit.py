@@ -41,6 +41,10 @@ def test_every_pull_is_an_episode_that_terminates_and_shows_the_same_again():
             assert episodes["statistics"][:, 1] == pytest.approx(chances()[arm])
 
 
+def test_the_score_is_the_return_without_its_noise():
+    assert load("bandit").score == "chance"
+
+
 @pytest.mark.parametrize("params", [{}, {"arms": 2, "worst": 0.0, "best": 1.0}, {"arms": 9, "worst": 0.3}])
 def test_each_arm_pays_by_its_chance(params):
     pays = chances(**params)

@@ -27,7 +27,7 @@ enum { STAT_RETURN, STAT_CHANCE };
 
 static const sim_statistic statistics[] = {
     [STAT_RETURN] = {"return", "what the pull paid, 0 or 1"},
-    [STAT_CHANCE] = {"chance", "chance that the pulled arm pays: the return without its noise"},
+    [STAT_CHANCE] = {"chance", "chance that the pulled arm pays: the return without its noise, and the score"},
 };
 
 /* ---- The world: the arms, and the state that `save` and `load` copy ---- */
@@ -131,7 +131,7 @@ static const sim_api api = {
     .n_params = sizeof params / sizeof *params,
     .statistics = statistics,
     .n_statistics = sizeof statistics / sizeof *statistics,
-    .score = STAT_RETURN,
+    .score = STAT_CHANCE,
     .shape = shape,
     .create = create,
     .destroy = free,
