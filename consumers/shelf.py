@@ -17,6 +17,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from typing import Any
 
 POLICY, LEARNER, STATE = FILES = ("policy.pt", "learner.pt", "state.json")
 WORLDS = "worlds-"  # one file a ring, with the ring's number
+NAME = re.compile(r"version-(\d{9,})(?:-again)?")
 SUMS = "SHA256SUMS"
 COMPLETE = "COMPLETE"  # written last; holds the sum of SHA256SUMS
 PARTIAL = ".partial-"  # what is under way or half deleted; never matches version-*
@@ -73,7 +75,8 @@ def put(checkpoints: Path, version: int, write: Callable[[Path], None], *, keep:
 
 def versions(checkpoints: Path) -> list[Path]:
     """The checkpoints there are, oldest version first."""
-    return sorted(p for p in checkpoints.glob("version-*") if p.is_dir())
+    found = ((NAME.fullmatch(path.name), path) for path in checkpoints.glob("version-*") if path.is_dir())
+    return [path for _, path in sorted((int(match[1]), path) for match, path in found if match)]
 
 
 def latest(checkpoints: Path) -> Path:

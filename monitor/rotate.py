@@ -16,7 +16,8 @@ REOPEN_SECONDS = 10.0
 MOST_BYTES = 2  # times the limit: what a writer that does not open its log anew may write into the old one
 STILL_CHECKPOINTS = 5  # beside the newest `keep`: best, the one under way, a replaced one, two damaged ones
 OTHER_BYTES = 16 << 20  # configuration, manifest, status, summary, evaluation
-ATTEMPT_BYTES = 16 << 10
+ATTEMPT_BYTES = 16 << 10  # of its file, and more for the name of each producer's ring
+RING_BYTES = 128
 MEASURE_SECONDS = 10.0
 
 
@@ -76,14 +77,14 @@ class Growth:
     def bound_bytes(self, checkpoint_bytes: int) -> int:
         """What the files can have together, where every writer of a log opens it anew when told."""
         settings = self._settings
-        logs = int(settings.producers.count) + 4  # learner, exporter, evaluator, supervisor
-        logs += 2  # events.jsonl, metrics.jsonl
+        producers = int(settings.producers.count)
+        logs = producers + 4 + 2  # learner, exporter, evaluator, supervisor; events.jsonl, metrics.jsonl
         attempts = len(list((self._path / rundir.ATTEMPTS).glob("*.json")))
         return (
             logs * (1 + settings.monitor.log_files) * settings.monitor.log_bytes
             + (settings.checkpoint.keep + STILL_CHECKPOINTS) * checkpoint_bytes
             + settings.supervisor.keep_bad_slots * self._slot_bytes
-            + attempts * ATTEMPT_BYTES
+            + attempts * (ATTEMPT_BYTES + producers * RING_BYTES)
             + OTHER_BYTES
         )
 
