@@ -200,6 +200,17 @@ def test_killed_while_it_saves_it_goes_on_bit_for_bit_and_has_a_checkpoint(
     assert run.saved().state["worlds"] == "exact"
 
 
+def test_killed_before_its_first_checkpoint_it_makes_one_before_it_trains(live):
+    run = live()
+    run.start("saving:1")
+    assert not run.until(lambda: False)
+    run.bury()
+    run.learner()
+    assert run.until(lambda: run.counters()["updates"] > 0)
+    assert [folder.name for folder in shelf.versions(run.folder / "checkpoints")] == ["version-000000000"]
+    assert run.finish() == 0
+
+
 @pytest.mark.parametrize("point", ["rolling_back", "rolled_back"])
 @pytest.mark.parametrize("mode", [(), ASYNC], ids=["sync", "async"])
 def test_killed_in_a_roll_back_it_goes_back_once(live, mode, point):
@@ -214,6 +225,7 @@ def test_killed_in_a_roll_back_it_goes_back_once(live, mode, point):
     assert counts["nonfinite_steps"] == 8
     assert counts["updates"] - counts["run_updates"] == 4, "three good ones and the one that was lost"
     assert counts["updates"] == run.saved().version - 1
+    assert mode or counts["lag_max"] == 0
     run.check_books()
 
 
