@@ -17,8 +17,12 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from command import CARTPOLE
+from rings import Raw
 
+from bench.rig import Rig as BenchRig
 from ringbuf import books
 from ringbuf.repair import Repair
 
@@ -219,3 +223,27 @@ def test_a_run_ends_in_order_where_the_sequence_numbers_end(soak):
     run.stop()
     assert run.balance() > 0
     assert [ring.books()["head"] for ring in run.run.rings] == [RANGE_END] * RINGS
+
+
+def test_a_real_producer_writes_its_last_slots_and_says_that_its_sequence_numbers_are_used_up(tmp_path):
+    (tmp_path / "run.yaml").write_text(CARTPOLE)
+    errors = tmp_path / "errors"
+    with errors.open("w") as file, BenchRig(tmp_path / "run.yaml", ["producers.count=1"]) as rig:
+        raw, ring = Raw(rig.segments.rings[0].fd), rig.rings[0]
+        end = 2**45 - 2 * ring.slots
+        first = end - 2
+        for sequence in range(first, first + ring.slots):  # as after so many slots
+            raw.set_word("free", sequence)
+        raw["granted"] = end + ring.slots
+        rig.spawn(errors=file)
+        rig.publish(0, np.zeros(rig.weights.count, np.float32))
+        taken = []
+        for lease in rig.leases():
+            taken.append(lease.sequence)
+            lease.ack()
+            if len(taken) == 2:
+                break
+        assert rig.children[0].wait(STALL_SECONDS) == 70
+        raw.bytes.close()
+    assert taken == [end - 2, end - 1]
+    assert "ring 0 has used up its sequence numbers (2^45); start a new run" in errors.read_text()
