@@ -140,6 +140,7 @@ class Supervisor:
             self._enlist()
             self.arbitrate()
         except rundir.Unavailable:  # nothing was started
+            self.segments.leave()
             self._give_back()
             raise
         except Exception as error:  # noqa: BLE001 - a bug of ours must not leave processes or memory behind
@@ -158,11 +159,16 @@ class Supervisor:
         return self.code
 
     def _give_back(self) -> None:
-        self.display.close()
-        self._kill_all()
-        self.segments.close()
-        self.endpoint.close()
-        self.directory.release()
+        """Processes, memory, port and lock, in this order, and each whatever becomes of those before it."""
+        with contextlib.ExitStack() as last_first:
+            for give_back in (
+                self.directory.release,
+                self.endpoint.close,
+                self.segments.close,
+                self._kill_all,
+                self.display.close,
+            ):
+                last_first.callback(give_back)
 
     def arbitrate(self) -> None:
         """The loop. Everything that happens to the run happens here."""

@@ -30,6 +30,7 @@ class Run:
                 stderr=terminal or errors, env=os.environ | (environment or {}),
             )
         self._attached = []
+        self._segments = set()
 
     def status(self):
         return rundir.read_json(self.path / rundir.STATUS) or {
@@ -63,9 +64,11 @@ class Run:
         return code
 
     def segments(self):
-        """Names of this run's shared memory."""
-        attempt = rundir.read_json(self.path / "attempts/0001.json") or {"segments": []}
-        return {name.removeprefix("/") for name in attempt["segments"]}
+        """Names of this run's shared memory, remembered in case that its directory goes."""
+        for attempt in (self.path / "attempts").glob("*.json"):
+            names = (rundir.read_json(attempt) or {}).get("segments", ())
+            self._segments |= {name.removeprefix("/") for name in names}
+        return self._segments
 
     def summary(self):
         return rundir.read_json(self.path / rundir.SUMMARY)
