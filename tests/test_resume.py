@@ -16,6 +16,7 @@ from monitor import rundir
 
 QUICK = ("evaluate.episodes=0", "monitor.interval_seconds=0.1", "checkpoint.interval_seconds=0.3")
 STARTS_KILLED = int(os.environ.get("HEADRACE_STARTS_KILLED", "20"))
+SYNC_KILLS = int(os.environ.get("HEADRACE_SYNC_KILLS", "20"))
 
 SYNC = """\
 run: {{name: toy, seed: 3}}
@@ -238,3 +239,24 @@ def test_a_sync_run_that_was_killed_and_stopped_equals_one_that_was_not(run, sim
         assert summary[name] == expected[name], name
     assert balanced(summary)
     assert "not exact" not in one.said()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("sim", ["breakout", "cartpole"])
+def test_a_sync_run_killed_at_random_moments_equals_one_that_was_not(run, sim):
+    """Starts, steps, checkpoints and ends included; HEADRACE_SYNC_KILLS: how often."""
+    whole = run("whole", SYNC.format(sim=sim)).start()
+    expected = whole.end()
+    one, dice = run("broken", SYNC.format(sim=sim)), random.Random(2)
+    for _ in range(SYNC_KILLS):
+        one.start("checkpoint.interval_seconds=0.01")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            one.process.wait(dice.uniform(0.5, 12))
+        one.kill()
+        if (rundir.read_json(one.path / rundir.SUMMARY) or {}).get("state") == "done":
+            break
+    summary = one.start("--resume").end()
+    assert (summary["state"], summary["version"]) == ("done", 120)
+    assert one.policy() == whole.policy()
+    assert (summary["steps"], summary["score"]) == (expected["steps"], expected["score"])
+    assert balanced(summary)
