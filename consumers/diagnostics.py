@@ -83,7 +83,7 @@ def ratio_statistics(log_ratio: Tensor, kept: Tensor | None) -> dict[str, float]
     mean, square, log = apart.mean(), apart.square().mean(), x.mean()
     chi2 = 2.0 * mean + square
     figures = [
-        1.0 + mean, ratio(low), *quantiles, ratio(high), torch.maximum(-low, high),
+        1.0 + mean, ratio(low), *quantiles, ratio(high), torch.maximum(low.abs(), high.abs()),
         ((1.0 + mean).square() / (1.0 + chi2)).clamp(max=1.0), chi2,
         -log, 0.5 * x.square().mean(), apart.sub_(x).mean(),
     ]  # fmt: skip
