@@ -229,7 +229,7 @@ def test_a_run_survives_random_kills_and_stops(start):
     random = Random(int(os.environ.get("HEADRACE_SEED", "1")))
     run = start(
         "producers.count=3", "supervisor.hung_seconds=4", "supervisor.abort_seconds=0.2",
-        "checkpoint.interval_seconds=1", *SOON,
+        "checkpoint.interval_seconds=1", "supervisor.max_failures=1000000", *SOON,
     )
     run.running()
     control, rings = run.attach()
