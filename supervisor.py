@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import config
-from consumers import shelf
 from monitor import deaths, display, dumps, endpoint, exits, manifest, restarts, rundir, status
 from monitor.children import Child, Children, Member
 from monitor.evaluation import Evaluation
@@ -256,18 +255,14 @@ class Supervisor:
         self.keeper.restarts.update({member.role: 0 for member in self.roster})
 
     def _resumption(self) -> list[str]:
-        """What a learner is told of earlier ones. Their hot snapshot it finds by itself; a checkpoint is for
-        when there is none, or none that can be read."""
-        published = self.segments.weights.published
-        checkpoint = shelf.newest_good(self.directory.path / "checkpoints", self._damaged)
-        resume = self.segments.resume
-        told = [*resume.arguments(), *([] if checkpoint is None else ["--resume", str(checkpoint)])]
+        """What a learner is told of earlier ones. Their hot snapshot it finds by itself, and the newest
+        checkpoint where that cannot be read; the one named here is for when nothing was published yet."""
+        published, resume = self.segments.weights.published, self.segments.resume
+        told = resume.arguments()
+        if published is None and resume.checkpoint is not None:
+            told += ["--resume", str(resume.checkpoint)]
         newest = max((one for one in (published, resume.above) if one is not None), default=None)
         return told if newest is None else [*told, "--above", str(newest)]
-
-    def _damaged(self, text: str) -> None:
-        self.directory.event("supervisor", 0, "checkpoint damaged", message=text)
-        self._warn(text)
 
     # Watching
 
