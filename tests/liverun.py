@@ -87,7 +87,8 @@ class LiveRun:
             ring.set_owner(0)
         arguments = self._identity("learner", 0, self.table.learner, self.zygote.pid)
         arguments += ["--rings", ",".join(str(ring.fd) for ring in self.rings)]
-        arguments += [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", value)]
+        for name, value in options.items():
+            arguments += [f"--{name.replace('_', '-')}", value]
         fds = [self.control.fd, self.segments.weights.fd, *(ring.fd for ring in self.rings)]
         self.zygote.spawn(arguments, fds, faults)
         self.code = None
