@@ -2,7 +2,8 @@
 
     python -m bench.policy [--seconds N] [--json FILE]
 
-Acting: hr_policy_act (forward pass, sampling, log-probabilities) for 1024 agents on one core. Training:
+Acting: hr_policy_act (forward pass, sampling, log-probabilities) for 1024 agents on one core; a recurrent
+layer beside a linear one of as many multiplications, and their ratio. Training:
 forward, backward and a fused AdamW step on batches of 8192, in float32, under bf16 autocast, and with weights
 kept in bf16 beside float32 masters; on one thread and on all cores. Of many short runs the best and the
 median: on a shared machine the first is what the code can do, the second what it got.
@@ -24,7 +25,7 @@ import torch
 from consumers.allocator import keep_freed_memory
 from consumers.models import PolicyModel
 from producers.c_policy import CPolicy
-from producers.program import Program, build
+from producers.program import Builder, Program, build
 
 AGENTS = 1024
 BATCH = 8192
@@ -50,14 +51,21 @@ def actor_flops(program: Program) -> int:
     return sum(2 * op.weights[0].count for op in acting)
 
 
+def act_seconds(program: Program, obs: np.ndarray, seconds: float) -> tuple[float, float]:
+    """Best and median of acting for `obs` [AGENTS, ...] with random weights."""
+    generator = np.random.default_rng(0)
+    policy = CPolicy(program, AGENTS)
+    policy.load(generator.normal(0, 0.1, program.count).astype(np.float32))
+    state = np.zeros((AGENTS, program.state_width), np.float32)
+    reset = np.zeros(AGENTS, np.uint8)
+    return per_call(lambda: policy.act(obs, state=state, reset_before=reset), seconds)
+
+
 def acting(hidden: list[int], activation: str, seconds: float) -> dict[str, Any]:
     program = build({"hidden": hidden, "activation": activation}, SPEC)
     generator = np.random.default_rng(0)
-    flat = generator.normal(0, 0.1, program.count).astype(np.float32)
-    obs = generator.normal(0, 1, (AGENTS, 118)).astype(np.float32)
-    policy = CPolicy(program, AGENTS)
-    policy.load(flat)
-    best, median = per_call(lambda: policy.act(obs), seconds)
+    best, median = act_seconds(program, generator.normal(0, 1, (AGENTS, 118)).astype(np.float32), seconds)
+    policy, flat = CPolicy(program, AGENTS), generator.normal(0, 0.1, program.count).astype(np.float32)
     load, _ = per_call(lambda: policy.load(flat), seconds / 10)
     return {
         "hidden": hidden,
@@ -66,6 +74,32 @@ def acting(hidden: list[int], activation: str, seconds: float) -> dict[str, Any]
         "median_passes_per_second": AGENTS / median,
         "gflops": AGENTS * actor_flops(program) / best / 1e9,
         "load_us": load * 1e6,
+    }
+
+
+def recurrence(kind: str, units: int, seconds: float) -> dict[str, Any]:
+    """One recurrent layer alone, and one linear layer with as many weights: what state, gates and exponential
+    functions cost."""
+    inputs, outputs = {"lstm": (2 * units, 4 * units), "mingru": (units, 2 * units)}[kind]
+    times = []
+    for width in (units, inputs):
+        builder = Builder("float32", (width,), [3])
+        x = builder.cast_affine()
+        if not times:
+            x = getattr(builder, kind)(x, units, "layer")
+        else:
+            x = builder.linear(x, outputs, "layer", gain=1.0)
+        builder.head(builder.slice(x, 0, 3))
+        obs = np.random.default_rng(0).normal(0, 1, (AGENTS, width)).astype(np.float32)
+        times.append(act_seconds(builder.finish(), obs, seconds / 2))
+    (best, median), (linear, _) = times
+    return {
+        "kind": kind,
+        "units": units,
+        "passes_per_second": AGENTS / best,
+        "median_passes_per_second": AGENTS / median,
+        "gflops": 2 * inputs * outputs * AGENTS / best / 1e9,
+        "of_linear": linear / best,
     }
 
 
@@ -115,7 +149,7 @@ def training(hidden: list[int], precision: str, threads: int, seconds: float) ->
 def measure(seconds: float) -> dict[str, Any]:
     """All figures, `seconds` each; prints them as they come."""
     keep_freed_memory()
-    figures: dict[str, Any] = {"acting": [], "training": []}
+    figures: dict[str, Any] = {"acting": [], "recurrent": [], "training": []}
     print(f"acting, one core, {AGENTS} agents            best      median")
     for hidden, activation in ((NETWORKS[0], "relu"), (NETWORKS[1], "relu"), (NETWORKS[1], "tanh")):
         one = acting(hidden, activation, seconds)
@@ -125,6 +159,15 @@ def measure(seconds: float) -> dict[str, Any]:
             f" {one['median_passes_per_second'] / 1e6:6.2f} M/s  {one['gflops']:.0f} GFLOP/s,"
             f" new weights in {one['load_us']:.0f} us"
         )
+    for kind in ("lstm", "mingru"):
+        for units in (64, 128, 256):
+            one = recurrence(kind, units, seconds)
+            figures["recurrent"].append(one)
+            print(
+                f"  {kind:8} {units:4}         {one['passes_per_second'] / 1e6:17.2f} M/s"
+                f" {one['median_passes_per_second'] / 1e6:6.2f} M/s  {one['gflops']:.0f} GFLOP/s,"
+                f" {one['of_linear']:.2f} of a linear layer's speed"
+            )
     print(f"training, batches of {BATCH}               best      median")
     for threads in sorted({1, len(os.sched_getaffinity(0))}):
         for hidden in NETWORKS:
