@@ -130,9 +130,10 @@ def conflicts(config: Config) -> tuple[list[tuple[str, str]], list[str]]:
         f"found {config.learner.count}; several learners come with a later version, this one needs 1",
     )
     need(
-        config.policy.recurrent == "none",
-        "policy.recurrent",
-        f"{config.policy.recurrent} can act but not be trained in this version; needs none",
+        config.policy.recurrent == "none" or not config.learner.compile,
+        "learner.compile",
+        f"a recurrent policy ({config.policy.recurrent}) would be compiled step by step, which takes minutes; "
+        "needs false",
     )
     need(
         config.policy.placement != "server",

@@ -160,7 +160,9 @@ class Policy(Section):
     activation: Literal["relu", "gelu-tanh", "gelu-erf", "tanh", "sigmoid"] = "relu"
     """After each hidden layer."""
     recurrent: Literal["none", "lstm", "mingru"] = "none"
-    """Recurrent layer behind the hidden ones."""
+    """Recurrent layer behind the hidden ones: long short-term memory or minimal gated recurrent unit."""
+    recurrent_width: Positive = 128
+    """Units of the recurrent layer."""
     separate_value: bool = False
     """Whether the value function has hidden layers of its own."""
     normalize_obs: bool = False

@@ -61,19 +61,22 @@ class Batch:
         device: torch.device,
         has_mask: bool = False,
         discrete: bool = True,
+        recurrent: bool = False,
         reward_scale: float = 1.0,
         reward_clip: float | None = None,
         oldest_version: int | None = None,
     ):
-        """`oldest_version`: steps acted by older weights are left out of the loss (`kept`)."""
+        """`recurrent`: slots hold state. `oldest_version`: steps acted by older weights are left out of the
+        loss (`kept`)."""
         with warnings.catch_warnings():  # leases are read-only, and torch warns of any such array
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
             views = [
-                {name: torch.from_numpy(slot.array(name)) for name in _names(has_mask)} for slot in slots
+                {name: torch.from_numpy(slot.array(name)) for name in _names(has_mask, recurrent)}
+                for slot in slots
             ]
 
-        def joined(name: str) -> Tensor:
-            return torch.cat([view[name] for view in views], dim=1).to(device)
+        def joined(name: str, dim: int = 1) -> Tensor:
+            return torch.cat([view[name] for view in views], dim).to(device)
 
         self.device = device
         self.observations = [view["obs"].to(device, non_blocking=True) for view in views]
@@ -90,6 +93,9 @@ class Batch:
         self.terminated = joined("terminated").bool()  # [T, A]
         self.truncated = joined("truncated").bool()  # [T, A]
         valid = kept = joined("valid").bool()
+        # [A, state_width] before step 0; None: there is none
+        self.state0 = joined("state0", 0) if recurrent else None
+        self._reset_before = _reset_before(self.terminated, valid) if recurrent else None  # [T+1, A]
         self._versions = joined("version")  # [T, K*G]: a slot's G groups are equal and contiguous
         self.newest_version = int(self._versions.max())
         if oldest_version is not None:
@@ -104,6 +110,13 @@ class Batch:
         """The versions of the weights that acted in the segments `index` [m]: [T, m] int64."""
         segments_each = self.segments // self._versions.shape[1]
         return self._versions.index_select(1, index // segments_each)
+
+    def memory(self, part: Pieces, rows: int) -> tuple[Tensor, ...]:
+        """What a recurrent network reads beside the first `rows` observations of the segments: state0
+        [m, state_width] and reset_before [rows, m] bool. () without state."""
+        if self.state0 is None or self._reset_before is None:
+            return ()
+        return part.take(self.state0.unsqueeze(0))[0], part.take(self._reset_before)[:rows]
 
     def sample(self, count: int) -> Tensor:
         """About `count` observations spread over the steps of the first segments, [n, *obs_shape]."""
@@ -161,9 +174,17 @@ def pieces(blocks: Tensor, length: int, device: torch.device) -> Pieces:
     return Pieces(blocks.to(device), length, runs)
 
 
-def _names(has_mask: bool) -> list[str]:
+def _reset_before(terminated: Tensor, valid: Tensor) -> Tensor:
+    """Where the recurrent state is zeroed before a row, [T+1, A] from [T, A]: behind an end, which after a
+    truncation is the row of the final observation, whose step is not valid. Before row 0 the producer has
+    done so already."""
+    first = torch.zeros_like(valid[:1])
+    return torch.cat([first, terminated | ~valid])
+
+
+def _names(has_mask: bool, recurrent: bool) -> list[str]:
     names = ["obs", "action", "logprob", "reward", "terminated", "truncated", "valid", "version"]
-    return [*names, "mask"] if has_mask else names
+    return names + ["mask"] * has_mask + ["state0"] * recurrent
 
 
 def _by_slot(runs: Sequence[tuple[int, int]], agents: int) -> Iterator[tuple[int, int, int]]:

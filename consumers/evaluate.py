@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 import config as configuration
 from config.rotate import reopen_when_told
@@ -65,17 +66,21 @@ class Player:
         return self.simulator.create(count, self.parameters, seeds)
 
     @torch.no_grad()
-    def act(self, worlds: Worlds, generator: torch.Generator | None) -> NDArray:
+    def act(self, worlds: Worlds, state: Tensor, generator: torch.Generator | None) -> tuple[NDArray, Tensor]:
         """Actions [B, heads] for the worlds' observations: sampled, or without a generator the likeliest;
-        continuous ones within the simulator's bounds."""
+        continuous ones within the simulator's bounds. And the recurrent state [B, state_width] from one step
+        to the next; it begins as the model's `initial_state`."""
         mask = None if worlds.mask is None else torch.from_numpy(worlds.mask).bool()
-        logits, _ = self.model(torch.from_numpy(worlds.obs))
+        ended = torch.from_numpy((worlds.terminated | (worlds.valid ^ 1)).astype(bool))
+        logits, _, state = self.model.step(torch.from_numpy(worlds.obs), state, ended)
         if generator is None:
             action = self.model.mode(logits, mask).numpy()
         else:
             action = self.model.sample(logits, mask, generator).numpy()
         program = self.model.program
-        return np.clip(action, program.action_low, program.action_high) if program.continuous else action
+        if program.continuous:
+            action = np.clip(action, program.action_low, program.action_high)
+        return action, state
 
 
 def evaluate(run: Path, *, episodes: int, worlds: int, seconds: float) -> dict[str, Any]:
@@ -107,8 +112,10 @@ def play(
         finished = np.zeros(worlds.agents, np.int64)
         scores: list[float] = []
         lengths: list[int] = []
+        state = player.model.initial_state(worlds.agents)
         while finished.min() < each and time.monotonic() < until:
-            for episode in worlds.step(player.act(worlds, generator)):
+            actions, state = player.act(worlds, state, generator)
+            for episode in worlds.step(actions):
                 if finished[episode["agent"]] < each:
                     finished[episode["agent"]] += 1
                     scores.append(float(episode["statistics"][player.simulator.score_index]))
@@ -172,6 +179,7 @@ def render(
     scores: list[float] = []
     with player.worlds(1) as worlds:
         worlds.reset()
+        state = player.model.initial_state(worlds.agents)
         interactive = out.isatty()
         frame = 0
         while len(scores) < episodes:
@@ -180,7 +188,8 @@ def render(
             out.write(f"{HOME_AND_CLEAR if interactive else ''}{text}\nstep {frame}\n")
             out.flush()
             frame += 1
-            for ended in worlds.step(player.act(worlds, policy)):
+            actions, state = player.act(worlds, state, policy)
+            for ended in worlds.step(actions):
                 scores.append(float(ended["statistics"][player.simulator.score_index]))
                 frame = 0
             if interactive:

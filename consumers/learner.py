@@ -259,6 +259,7 @@ class Learner:
             device=self.update.device,
             has_mask=self.plan.has_mask,
             discrete=not self.plan.continuous,
+            recurrent=self.plan.state_width > 0,
             reward_scale=self.config.learner.reward.scale,
             reward_clip=self.config.learner.reward.clip,
             oldest_version=None if max_lag is None else self.lineage.version - max_lag,

@@ -44,7 +44,8 @@ class Update:
         self.spent_ns = dict.fromkeys(("copy", "forward", "backward", "optimizer"), 0)
         self._bf16 = bf16
         self._dtype = self.model.obs_dtype(torch.bfloat16 if bf16 else torch.float32)
-        self._forward = torch.compile(self.model) if settings.compile else self.model
+        self._exact = self.model.unroll if program.state_width else self.model
+        self._forward = torch.compile(self._exact) if settings.compile else self._exact
         self._buffer = torch.empty(0)
         self._value_layer = next(op for op in program.ops if op.output == program.value)
         self._normalizer = next((op for op in program.ops if any(not w.trainable for w in op.weights)), None)
@@ -129,7 +130,7 @@ class Update:
         size = max(n for n in range(1, most + 1) if batch.segments % n == 0)
         for i in range(batch.segments // size):
             part = pieces(torch.tensor([i]), size, self.device)
-            logits, output = self._run(self._observe(batch, part, batch.horizon + 1))
+            logits, output = self._run(self._observe(batch, part, batch.horizon + 1), batch, part)
             self.objective(logits, output, fields.take(part), None, 0.0).backward()
             self.pulse()
         self.optimizer.clear()
@@ -173,7 +174,7 @@ class Update:
             obs = self._observe(batch, part, batch.horizon + 1)
             steps = fields.take(part)
             copied = time.perf_counter_ns()
-            logits, output = self._run(obs)
+            logits, output = self._run(obs, batch, part)
             log_prob = self.model.log_prob(logits[:-1], steps.action, steps.mask)
             if i == 0 and self._fresh and not self._bf16:
                 self._compare(logits, log_prob, batch, steps, part, version)
@@ -198,7 +199,7 @@ class Update:
         given = None if prior is None else prior.take(part)
         copied = time.perf_counter_ns()
 
-        logits, output = self._run(obs)
+        logits, output = self._run(obs, batch, part)
         outcome = self.objective(logits, output, steps, given, self.entropy_coef)
         if prior is None and self._fresh and not self._bf16:
             self._compare(logits, outcome.view.log_prob, batch, steps, part, version)
@@ -224,9 +225,11 @@ class Update:
             self._buffer = torch.empty(math.prod(shape), dtype=self._dtype, device=self.device)
         return batch.observe(part.runs, rows, self._buffer[: math.prod(shape)].view(shape))
 
-    def _run(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+    def _run(self, obs: Tensor, batch: Batch, part: Pieces) -> tuple[Tensor, Tensor]:
+        """Logits and value of the segments' first rows, which are `obs`."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._bf16):
-            return self._forward(obs)
+            logits, output, *_ = self._forward(obs, *batch.memory(part, len(obs)))
+        return logits, output
 
     def _compare(
         self, logits: Tensor, log_prob: Tensor, batch: Batch, steps: Fields, part: Pieces, version: int
@@ -234,6 +237,8 @@ class Update:
         """At lag 0 actor and learner hold the same weights, so their log-probabilities are the same but for
         rounding: the largest difference, and what rounding explains."""
         fresh = batch.acting(part.segments) == version
+        if batch.state0 is not None:  # a state that older weights made on the way is not these weights'
+            fresh = fresh & fresh[0]
         if steps.valid is not None:
             fresh &= steps.valid
         difference = torch.where(fresh, (log_prob.detach() - steps.behaviour).abs(), 0.0)
@@ -254,9 +259,9 @@ class Update:
         steps = fields.take(part)
         shape = (batch.horizon, size, *batch.observations[0].shape[2:])
         obs = batch.observe(part.runs, batch.horizon, torch.empty(shape, device=self.device))
-        exact, _ = self.model(obs)
+        exact, *_ = self._exact(obs, *batch.memory(part, len(obs)))
         exact_log_prob = self.model.log_prob(exact, steps.action, steps.mask)
-        rounded, _ = self._run(obs.to(self._dtype))
+        rounded, _ = self._run(obs.to(self._dtype), batch, part)
         gap = (self.model.log_prob(rounded, steps.action, steps.mask) - exact_log_prob).abs()
         self._audit["precision_gap"] = float(gap.mean() if steps.valid is None else gap[steps.valid].mean())
         self._compare(exact, exact_log_prob, batch, steps, part, version)

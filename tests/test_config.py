@@ -304,6 +304,11 @@ def test_a_wrong_override_is_named_instead_of_a_line(problems, override, text):
             ["learner.loss=native", "learner.correction=m2po"],
             "learner.loss: native has no form of correction m2po; needs torch or auto",
         ),
+        (
+            ["learner.compile=true", "policy.recurrent=lstm"],
+            "learner.compile: a recurrent policy (lstm) would be compiled step by step, which takes minutes; "
+            "needs false",
+        ),
         (["learner.minibatches=7"], "learner.minibatches: 2 slots x 1024 agents = 2048 segments"),
         (["learner.c_clip=2"], "learner.c_clip: found 2; needs 1 (learner.rho_clip) or less"),
         (["learner.count=2"], "learner.count: found 2; several learners come with a later version"),

@@ -67,7 +67,9 @@ def test_a_run_on_continuous_actions_trains_and_is_evaluated_within_bounds(tmp_p
     player = Player.load(tmp_path / "runs/toy")
     with player.worlds(64) as worlds:
         worlds.reset()
-        assert np.abs(player.act(worlds, torch.Generator().manual_seed(0))).max() == 2, "clipped"
+        state = player.model.initial_state(worlds.agents)
+        actions, _ = player.act(worlds, state, torch.Generator().manual_seed(0))
+        assert np.abs(actions).max() == 2, "clipped"
     saved = torch.load(tmp_path / "runs/toy/checkpoints/latest/policy.pt", weights_only=True)
     assert saved["log_std"].item() != np.float32(0.7), "the deviation was not trained"
 

@@ -90,7 +90,7 @@ def test_wrong_usage(folder, arguments, message):
         ("ring.slots=5e9", r"ring.slots: found 5000000000.0; needs a whole number .*65536 or less"),
         ("run.seed=18446744073709551616", r"run.seed: found 18446744073709551616; needs a whole number"),
         ("producers.count=999", r"producers.count: found 999; needs 509 or fewer"),
-        ("policy.recurrent=lstm", r"policy.recurrent: lstm can act but not be trained in this version"),
+        ("policy.recurrent=gru", r"policy.recurrent: found gru \(a text\); needs none, lstm or mingru"),
         ("policy.placement=server", r"an inference server comes with a later version"),
     ],
 )
