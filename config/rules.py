@@ -6,6 +6,9 @@ import math
 
 from config.sections import Config, Schedule
 
+HUNG_SECONDS = 60.0
+HUNG_COMPILING_SECONDS = 300.0
+
 PROXIMAL = ("decoupled", "tis", "mis", "none")  # corrections that compare with the policy at batch start
 NATIVE = ("vtrace", "ppo", "tis", "none")  # corrections that consumers/loss.c knows
 
@@ -132,7 +135,7 @@ def conflicts(config: Config) -> tuple[list[tuple[str, str]], list[str]]:
     need(
         config.policy.recurrent == "none" or not config.learner.compile,
         "learner.compile",
-        f"a recurrent policy ({config.policy.recurrent}) would be compiled step by step, which takes minutes; "
+        f"a recurrent policy ({config.policy.recurrent}) would be compiled step by step, for minutes; "
         "needs false",
     )
     need(
@@ -173,12 +176,17 @@ def resolve(config: Config, name: str, cores: int) -> Config:
     if config.exact and config.learner.threads == "auto":
         # Here and not in the learner: a container's quota is no affinity, and torch would not see it.
         learner["threads"] = cores
+    hung = config.supervisor.hung_seconds
+    if hung == "auto":
+        hung = HUNG_COMPILING_SECONDS if config.learner.compile else HUNG_SECONDS
     placement = "producer" if config.policy.placement == "auto" else config.policy.placement
     return config.model_copy(
         update={
             "run": config.run.model_copy(update={"name": config.run.name or name}),
             "producers": config.producers.model_copy(update={"count": producers}),
-            "supervisor": config.supervisor.model_copy(update={"min_producers": least}),
+            "supervisor": config.supervisor.model_copy(
+                update={"min_producers": least, "hung_seconds": hung}
+            ),
             "weights": config.weights.model_copy(update={"pickup": pickup}),
             "policy": config.policy.model_copy(update={"placement": placement}),
             "learner": config.learner.model_copy(update=learner),

@@ -358,8 +358,9 @@ class Supervisor(Section):
     """Deadline for a process to come up, and for the first version after the start."""
     deadline_seconds: PositiveNumber = 60.0
     """Deadline of a shutdown, evaluation apart."""
-    hung_seconds: PositiveNumber = 60.0
-    """A process without a heartbeat for so long is hung: it is killed and restarted."""
+    hung_seconds: PositiveNumber | Auto = "auto"
+    """A process without a heartbeat for so long is hung: it is killed and restarted. `auto`: 60, with
+    `learner.compile` 300, since a compiler gives no heartbeat."""
     stalled_seconds: PositiveNumber = 300.0
     """So is a process that is stepping, acting or training for so long without progress."""
     abort_seconds: PositiveNumber = 2.0

@@ -200,7 +200,7 @@ class Keeper:
         patience = Patience.of(
             TICK_SECONDS,
             start=limits.start_seconds,
-            hung=limits.hung_seconds,
+            hung=float(limits.hung_seconds),
             stalled=limits.stalled_seconds,
             abort=limits.abort_seconds,
         )

@@ -475,3 +475,11 @@ def test_the_schema_in_docs_is_current():
     assert json.loads((ROOT / "docs/run.schema.json").read_text()) == config.schema(), (
         "python -m config --schema"
     )
+
+
+def test_a_learner_that_compiles_has_more_time_before_it_counts_as_hung(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text("sim: {name: breakout}\n")
+    assert config.load(str(file)).supervisor.hung_seconds == 60
+    assert config.load(str(file), ["learner.compile=true"]).supervisor.hung_seconds == 300
+    assert config.load(str(file), ["supervisor.hung_seconds=7"]).supervisor.hung_seconds == 7
