@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from consumers.diagnostics import age_bin, finite, lag_counts
+from consumers.diagnostics import age_bin, finite, lag_counts, lag_spread
 from consumers.journal import Journal, append
 from consumers.score import ScoreWindow
 from ringbuf import AGE_BINS, LAG_BINS, LEARNER_GAUGES, Control, Lease
@@ -75,6 +75,7 @@ class Books:
         """Enters one batch, trained by the learner of `version`: steps, lags, ages, finished episodes, and
         the `figures` of the update. Nothing shows before `post`. Returns the batch's own figures."""
         counts, lag_sum, lag_max, age_sum = np.zeros(LAG_BINS, np.int64), 0, 0, 0
+        spread = 0
         scores = []
         for lease in leases:
             if lease.version == lease.newest_version:
@@ -90,6 +91,7 @@ class Books:
                 counts += more
                 lag_sum += total
                 lag_max = max(lag_max, largest)
+                spread = max(spread, lag_spread(versions, valid))
             age = max(0, leased_ns - lease.commit_ns)
             age_sum += age
             self._ages[age_bin(age, AGE_BINS)] += 1
@@ -124,6 +126,7 @@ class Books:
         return {
             "lag_mean": lag_sum / steps if steps else float("nan"),
             "lag_max": lag_max,
+            "lag_spread": spread,
             "age_seconds": age_sum / 1e9 / len(leases),
         }
 

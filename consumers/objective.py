@@ -51,6 +51,7 @@ class View(NamedTuple):
     output: Tensor  # of the value head
     target: Tensor  # in the value head's units
     advantage: Tensor
+    bootstrap: Tensor  # [1, m] output of the value head at row T
 
     def take(self, part: Pieces) -> View:
         return View(*(part.take(x) for x in self))
@@ -136,7 +137,7 @@ class TorchObjective:
         target, advantage = self._correction.estimate(segments, log_prob - steps.behaviour, s)
         if s.normalize_value:
             target = self._values.normalize(target)
-        return View(log_prob, output[:-1], target, advantage)
+        return View(log_prob, output[:-1], target, advantage, output[-1:])
 
 
 class NativeObjective:
@@ -186,7 +187,10 @@ class NativeObjective:
             torch.empty_like(output),
         )
         log_prob = torch.empty_like(steps.rewards)
-        target, advantage = (torch.empty_like(log_prob) for _ in range(2)) if prior is None else prior[2:]
+        if prior is None:
+            target, advantage = torch.empty_like(log_prob), torch.empty_like(log_prob)
+        else:
+            target, advantage = prior.target, prior.advantage
         o = self._arguments
         o.horizon, o.segments = steps.rewards.shape
         o.rows = len(output)
@@ -215,7 +219,9 @@ class NativeObjective:
             raise OSError(f"{LIBRARY.parent.name}/{LIBRARY.name} is of another ABI; run: make build")
         loss = o.policy + self._settings.value_coef * o.value - entropy_coef * o.entropy
         figures = torch.tensor([o.policy, o.value, o.entropy, loss, o.kl, o.clipped, o.moved, o.capped])
-        view = View(log_prob, values[: o.horizon], target, advantage) if prior is None else prior
+        view = prior
+        if view is None:
+            view = View(log_prob, values[:-1], target, advantage, values[-1:])
 
         def backward() -> None:
             torch.autograd.backward([logits, output], [d_columns.movedim(0, -1), d_output])

@@ -14,8 +14,14 @@ import torch
 from torch import Tensor
 
 from consumers.batch import Batch, Pieces, pieces
-from consumers.corrections import decays, kept_mean
-from consumers.diagnostics import explained_variance, ratio_statistics
+from consumers.corrections import Segments, decays, gae, kept_mean
+from consumers.diagnostics import (
+    explained_variance,
+    policy_churn,
+    ratio_statistics,
+    truncated_shares,
+    update_ratio,
+)
 from consumers.models import PolicyModel
 from consumers.normalizers import OBSERVATION_ROWS, ObservationStatistics, ValueStatistics
 from consumers.objective import COLUMNS, Fields, TorchObjective, View, choose
@@ -24,6 +30,8 @@ from consumers.schedules import value_at
 from producers.program import Program, Weight
 
 AUDITED_STEPS = 1024  # of a batch are evaluated in float32 as well, where training runs in bf16
+COMPARED_STEPS = 256  # of a batch are evaluated before and after an update, to tell which choices it changed
+COMPARED_EVERY = 8  # versions: the two passes take over 1 % of the update of a small network
 LOSS = COLUMNS.index("loss_total")
 TOLERANCE_A_HEAD, TOLERANCE_A_LOGIT = 2e-4, 1e-5  # between log-probabilities of actor and learner, in float32
 
@@ -78,6 +86,8 @@ class Update:
         self._audit = dict.fromkeys(("logprob_error_max", "logprob_tolerance", "precision_gap"), math.nan)
         self._fresh = batch.newest_version == version  # these very weights acted in some of the steps
         fields = self._fields(batch)
+        weights = self.flat_weights.clone()
+        churn = self._watch_choices(batch, fields, version)
         if self._fresh and self._bf16:
             self._audit_in_float32(batch, fields, version)
         prior = self._prior(batch, fields, version) if s.targets == "batch" else None
@@ -105,12 +115,11 @@ class Update:
             if s.target_kl is not None and _mean(rows[first:])["update_kl"] > s.target_kl:
                 break
         whole = _joined(views) if prior is None else prior
+        figures = _mean(rows) | self._audit
+        figures |= self._ratios(batch, whole) | self._values_explained(batch, whole)
+        figures["update_ratio"] = update_ratio(weights, self.flat_weights)
+        figures["policy_churn"] = churn()
         self._settle(batch, whole)
-        figures = _mean(rows)
-        figures |= self._audit
-        ratios = ratio_statistics(whole.log_prob - batch.behaviour, batch.kept)
-        figures |= {f"ratio_{name}": x for name, x in ratios.items()}
-        figures["explained_variance"] = explained_variance(whole.output, whole.target, batch.kept)
         figures["entropy_ratio"] = figures["loss_entropy"] / self._most_entropy
         return figures | {
             "learning_rate": self.learning_rate,
@@ -253,11 +262,9 @@ class Update:
     def _audit_in_float32(self, batch: Batch, fields: Fields, version: int) -> None:
         """The comparison above for a few segments, others at each version, and how far bf16 is from
         float32."""
-        most = max(1, AUDITED_STEPS // batch.horizon)
-        size = max(n for n in range(1, most + 1) if batch.segments % n == 0)
-        part = pieces(torch.tensor([version % (batch.segments // size)]), size, self.device)
+        part = self._some(batch, version, AUDITED_STEPS)
         steps = fields.take(part)
-        shape = (batch.horizon, size, *batch.observations[0].shape[2:])
+        shape = (batch.horizon, part.size, *batch.observations[0].shape[2:])
         obs = batch.observe(part.runs, batch.horizon, torch.empty(shape, device=self.device))
         exact, *_ = self._exact(obs, *batch.memory(part, len(obs)))
         exact_log_prob = self.model.log_prob(exact, steps.action, steps.mask)
@@ -265,6 +272,51 @@ class Update:
         gap = (self.model.log_prob(rounded, steps.action, steps.mask) - exact_log_prob).abs()
         self._audit["precision_gap"] = float(gap.mean() if steps.valid is None else gap[steps.valid].mean())
         self._compare(exact, exact_log_prob, batch, steps, part, version)
+
+    def _some(self, batch: Batch, version: int, steps: int) -> Pieces:
+        """Segments of about so many steps, others at each version."""
+        most = max(1, steps // batch.horizon)
+        size = max(n for n in range(1, most + 1) if batch.segments % n == 0)
+        return pieces(torch.tensor([version % (batch.segments // size)]), size, self.device)
+
+    def _watch_choices(self, batch: Batch, fields: Fields, version: int) -> Callable[[], float]:
+        """What to call after the update for the share of choices that it changed: NaN where the actions are
+        continuous, and but for every COMPARED_EVERY-th version."""
+        if version % COMPARED_EVERY or not self.program.choices:
+            return lambda: math.nan
+        part = self._some(batch, version // COMPARED_EVERY, COMPARED_STEPS)
+        steps, before = fields.take(part), self._logits(batch, part)
+        return lambda: policy_churn(
+            before, self._logits(batch, part), self.program.choices, steps.mask, steps.valid
+        )
+
+    @torch.no_grad()
+    def _logits(self, batch: Batch, part: Pieces) -> Tensor:
+        obs = self._observe(batch, part, batch.horizon)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._bf16):
+            logits, *_ = self._exact(
+                obs, *batch.memory(part, len(obs))
+            )  # compiling takes longer than all of it
+        return logits
+
+    def _ratios(self, batch: Batch, whole: View) -> dict[str, float]:
+        s, log_ratio = self.settings, whole.log_prob - batch.behaviour
+        shares = truncated_shares(log_ratio, batch.kept, rho_clip=s.rho_clip, c_clip=s.c_clip)
+        figures = {f"ratio_{name}": x for name, x in ratio_statistics(log_ratio, batch.kept).items()}
+        return figures | {f"{name}_clipped": x for name, x in shares.items()}
+
+    def _values_explained(self, batch: Batch, whole: View) -> dict[str, float]:
+        """How well the values predict what the arm makes them learn, and what was really returned."""
+        values = torch.cat([whole.output, whole.bootstrap])
+        if self.settings.normalize_value:
+            values = self.values.denormalize(values)
+        flags = batch.terminated, batch.truncated, batch.valid
+        discounts, traces = decays(*flags, gamma=self.settings.gamma, lambda_=1.0)
+        returns = gae(Segments(values, batch.rewards, discounts, traces, batch.valid)).targets
+        return {
+            "explained_variance": explained_variance(whole.output, whole.target, batch.kept),
+            "explained_variance_plain": explained_variance(values[:-1], returns, batch.kept),
+        }
 
     @torch.no_grad()
     def _settle(self, batch: Batch, whole: View) -> None:
