@@ -118,7 +118,7 @@ def measure(run_file: Path, overrides: Sequence[str], seconds: float) -> list[Tr
             supervisor = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
             try:
                 trends = watch(supervisor, path, seconds)
-                supervisor.send_signal(signal.SIGINT)
+                supervisor.send_signal(signal.SIGTERM)  # in the background SIGINT is ignored
                 code = supervisor.wait(STOP_SECONDS)
             finally:
                 supervisor.kill()

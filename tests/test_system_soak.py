@@ -91,7 +91,7 @@ def test_a_run_outlives_everybody_and_its_supervisor_and_its_books_balance(tmp_p
             deaths += 1
         run.start(*PATIENT)
         run.reaches(versions[-1] + 3)
-        summary = run.end(signal.SIGINT)
+        summary = run.end(signal.SIGTERM)
     finally:
         run.close()
     assert fire.shots > 0
