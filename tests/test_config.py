@@ -306,7 +306,7 @@ def test_a_wrong_override_is_named_instead_of_a_line(problems, override, text):
         ),
         (
             ["learner.compile=true", "policy.recurrent=lstm"],
-            "learner.compile: a recurrent policy (lstm) would be compiled step by step, which takes minutes; "
+            "learner.compile: a recurrent policy (lstm) would be compiled step by step, for minutes; "
             "needs false",
         ),
         (["learner.minibatches=7"], "learner.minibatches: 2 slots x 1024 agents = 2048 segments"),
