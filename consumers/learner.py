@@ -229,8 +229,9 @@ class Learner:
         dropped = self.intake.drop("shutdown")
         self.pulse("saving")
         self.saver.wait(lambda: self.pulse("saving"))
-        if self.saver.saved_version != self.lineage.version and self.update.is_good:
-            self.saver.save(self.lineage.copy(), self.saver.left_worlds(self.lineage.version))
+        worlds = self.saver.left_worlds(self.lineage.version)
+        if self.saver.lacks(self.lineage.version, worlds) and self.update.is_good:
+            self.saver.save(self.lineage.copy(), worlds)
             self.saver.wait(lambda: self.pulse("saving"))
             if self.saver.saved_version is None:
                 raise Unavailable(f"no final checkpoint of version {self.lineage.version}")

@@ -19,7 +19,7 @@ from consumers.intake import Intake
 from consumers.lineage import Copy
 from consumers.snapshot import unpack
 from producers.program import Program
-from ringbuf import Control, Ring
+from ringbuf import Control, Ring, RingError
 
 SLICE_SECONDS = 0.05  # between looks at what another thread or process is doing
 WORLDS_SECONDS = 30.0  # after which a checkpoint is saved without the producers' worlds
@@ -44,6 +44,7 @@ class Saver:
         self._writer = Writer(folder / "checkpoints", config.checkpoint.keep, self._done)
         self.saved_version: int | None = None
         """The last that was saved, or is being saved."""
+        self._has_worlds = False  # that one
         # A learner that takes up a dead one's place must not begin to count anew: it may die again.
         last = control.counters(control.self_index)["last_checkpoint_unix_ns"] / 1e9
         self._tried = time.monotonic() - (max(0.0, time.time() - last) if last else 0.0)
@@ -61,6 +62,7 @@ class Saver:
     def save(self, copy: Copy, worlds: Sequence[bytes] | None = None) -> None:
         """Hands over a copy of a version; `worlds`: what the producers need to go on from exactly there."""
         self._tried, self.saved_version = time.monotonic(), copy.version
+        self._has_worlds = worlds is not None
         self._writer.keep = self.config.checkpoint.keep
         state = self._facts(copy.version, worlds)
 
@@ -71,6 +73,11 @@ class Saver:
             return Checkpoint(copy.version, policy, unpack(copy.snapshot), state, worlds or ())
 
         self._writer.submit(build)
+
+    def lacks(self, version: int, worlds: Sequence[bytes] | None) -> bool:
+        """Whether that version is to be saved (again): a stop may come between the wish for worlds and the
+        worlds, which are there when the producers have ended."""
+        return self.saved_version != version or (worlds is not None and not self._has_worlds)
 
     def wait(self, pulse: Callable[[], None]) -> None:
         """Until nothing is being written."""
@@ -113,7 +120,10 @@ class Saver:
         pairs = list(zip(self._rings, starts, strict=True))
         if any(ring.state_sequence != start for ring, start in pairs):
             return None
-        return [ring.state() for ring in self._rings]
+        try:
+            return [ring.state() for ring in self._rings]
+        except RingError:  # a producer that has heard of the stop writes it once more
+            return None
 
     @property
     def _repeats(self) -> bool:

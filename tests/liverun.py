@@ -58,11 +58,15 @@ class LiveRun:
     # The supervisor's part
 
     def start(self, faults="", **options):
+        self.start_producers()
+        self.learner(faults, **options)
+
+    def start_producers(self):
+        """Starts them; they wait for a learner."""
         for ring in self.rings:
             ring.set_owner(0)
         for index in range(len(self.rings)):
             self._start_producer(index)
-        self.learner(faults, **options)
 
     def _identity(self, role, index, slot, parent):
         self.control.set_process(slot, role=role, role_index=index, state="running", epoch=1)

@@ -249,6 +249,24 @@ def test_from_a_checkpoint_with_worlds_a_new_run_goes_on_bit_for_bit(live, unint
     run.check_books()
 
 
+def test_a_stop_that_comes_before_the_worlds_do_leaves_a_checkpoint_with_worlds(live, uninterrupted):
+    first = live()
+    first.start_producers()
+    os.kill(first.producers[1].pid, signal.SIGSTOP)
+    first.learner()
+    assert first.until(lambda: first.rings[0].state_sequence is not None)
+    first.control.set_stop("signal")
+    assert first.until(lambda: first.counters()["checkpoints"] == 1)
+    os.kill(first.producers[1].pid, signal.SIGCONT)
+    assert first.stop() == 0
+    saved = first.saved()
+    assert (saved.version, saved.state["worlds"]) == (0, "exact")
+    run = live(after=first, worlds=saved.worlds)
+    run.start(resume=shelf.latest(first.folder / "checkpoints"))
+    assert run.finish() == 0
+    check_equal(run, uninterrupted)
+
+
 def test_from_checkpoint_0_with_worlds_too(live, uninterrupted):
     first = live()
     first.start("train:1")
