@@ -124,7 +124,10 @@ def resume(prepared: Prepared, layout: Layout, directory: rundir.RunDirectory) -
     worlds, why_not = _worlds(prepared, layout, checkpoint)
     where = f"goes on from version {version} (checkpoint)"
     made = _noted(replace(made, kind="checkpoint", worlds=worlds), notes, where)
-    return made.without_worlds(why_not) if exact and not worlds else made, None
+    if not exact or worlds:
+        return made, None
+    # At version 0 nothing was learnt either: a stop came before the first worlds were saved.
+    return made.without_worlds(why_not) if version else replace(made, restart_base=0), None
 
 
 def _noted(made: Resume, notes: Sequence[str], where: str) -> Resume:

@@ -483,6 +483,18 @@ def test_a_resume_that_is_not_exact_says_why(life, overrides, worlds, why):
     second.die()
 
 
+@pytest.mark.parametrize("overrides", [("mode=sync",), ("mode=lagged", "staleness.exact=1")])
+def test_a_stop_before_anything_was_learnt_changes_nothing(life, overrides):
+    """Without worlds the next attempt steps those of the first, from the same seeds."""
+    first = life(*overrides)
+    put(first.directory.path, 0)
+    first.die()
+    second = life(*overrides)
+    assert second.resume.notes == ("attempt 2: goes on from version 0 (checkpoint)",)
+    assert [ring.plan.restart_base for ring in second.rings] == [0, 0]
+    second.die()
+
+
 def test_worlds_that_no_ring_takes_are_left_out(life):
     first = life("mode=sync")
     put(first.directory.path, 3, [bytes(ring.plan.state_bytes) for ring in first.rings])
