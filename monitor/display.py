@@ -6,12 +6,14 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol, TextIO, cast
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
+
+from monitor.outlet import Outlet
 
 BAR_CELLS = 12  # so that 80 columns hold the picture
 IDLE_STATES = ("backoff", "hung", "failed")
@@ -28,8 +30,9 @@ class Display(Protocol):
     def close(self) -> None: ...
 
 
-def make(*, plain: bool, interval_seconds: float, stream: TextIO = sys.stdout) -> Display:
-    """The live picture if `stream` is a terminal that can draw one, else plain lines."""
+def make(*, plain: bool, interval_seconds: float, stream: TextIO | None = None) -> Display:
+    """The live picture if stdout, or `stream`, is a terminal that can draw one, else plain lines."""
+    stream = cast(TextIO, Outlet(sys.stdout)) if stream is None else stream
     if plain or not stream.isatty() or os.environ.get("TERM") == "dumb":
         return Lasting(PlainDisplay(interval_seconds, stream), stream)
     return Lasting(LiveDisplay(stream), stream)

@@ -1,5 +1,6 @@
 """The terminal display and the summary line, from reports as the supervisor makes them."""
 
+import contextlib
 import io
 import math
 import os
@@ -11,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from monitor import display, status
+from monitor.outlet import Outlet
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -180,6 +182,43 @@ made.close()
     child.stdout.close()
     _, errors = child.communicate(timeout=60)
     assert (child.returncode, errors) == (0, b"")
+
+
+def full_pipe():
+    """(read end, write end) of a pipe that takes nothing more; a plain write would wait."""
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(write_end, b"." * 512)
+    os.set_blocking(write_end, True)
+    return read_end, write_end
+
+
+def stopped_terminal():
+    """The same of a terminal after Ctrl-S, for whose like Ctrl-Q comes later."""
+    master, slave = os.openpty()
+    os.write(master, b"\x13")
+    return master, slave
+
+
+@pytest.mark.parametrize("watched", [full_pipe, stopped_terminal])
+def test_who_watches_and_stops_reading_misses_lines_and_holds_up_nobody(watched):
+    read_end, write_end = watched()
+    with os.fdopen(write_end, "w") as stream, os.fdopen(read_end, "r+b" if os.isatty(read_end) else "rb",
+                                                        buffering=0) as reader:
+        outlet = Outlet(stream)
+        for _ in range(1000):
+            print("missed", file=outlet, flush=True)
+        if os.isatty(read_end):
+            reader.write(b"\x11")
+        else:
+            reader.read(1 << 20)
+        print("seen", file=outlet, flush=True)
+        text = b""
+        while b"seen" not in text:
+            text += reader.read(1 << 16)
+        assert b"missed" not in text
 
 
 def test_no_color_means_no_color(monkeypatch):

@@ -130,6 +130,23 @@ def test_a_lost_terminal_does_no_harm(start):
     stop(run)
 
 
+def test_a_terminal_that_is_not_read_holds_up_nothing(start):
+    """As after Ctrl-S: deaths are seen to, and signals heard."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"." * 512)
+    os.set_blocking(writer, True)
+    run = start(terminal=writer)
+    run.running()
+    run.kill("producer")
+    run.until(lambda status: status["restarts"]["producer"] == 1)
+    stop(run)
+    os.close(reader)
+    os.close(writer)
+
+
 def drain(terminal):
     """What stands in for the person in front of it."""
     with contextlib.suppress(OSError):
