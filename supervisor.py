@@ -32,6 +32,7 @@ from monitor.evaluation import Evaluation
 from monitor.keeper import TICK_SECONDS, Keeper
 from monitor.roster import Roster
 from monitor.rotate import Growth, Rotation
+from monitor.setbacks import Setbacks
 from producers import native
 from producers.prepare import Missing, Prepared, Segments, prepare
 
@@ -74,7 +75,6 @@ class Supervisor:
         self.children = Children(directory, native.ROOT)
         self.ended: list[Child] = []  # known to be dead, not yet reaped
         self.signals: list[signal.Signals] = []  # not yet acted on
-        # Progress
         # Progress
         self.phase = Phase.RUN
         self.reason = ""  # why the run stops, in the control block's words
@@ -124,6 +124,7 @@ class Supervisor:
             fail=self._fail,
         )
         self.reporter.restarts = self.keeper.restarts
+        self.setbacks = Setbacks(directory.path)
         self._adapt()
         self.display = display.make(plain=plain, interval_seconds=self.config.monitor.interval_seconds)
 
@@ -296,9 +297,9 @@ class Supervisor:
         for number in signals:
             self._judge_signal(number)
         self.keeper.judge()
-        learner = self.segments.control.counters(self.table.learner)
-        if self.phase is Phase.RUN and learner["stop_request"]:
-            self._begin_stop(self.segments.stop_reasons[learner["stop_request"]])
+        request = self._learner["stop_request"]
+        if self.phase is Phase.RUN and request:
+            self._begin_stop(self.segments.stop_reasons[request])
 
     def _judge_signal(self, number: signal.Signals) -> None:
         """The first stops the run in order, or drops the evaluation; the second forces the end. SIGHUP reads
@@ -408,7 +409,7 @@ class Supervisor:
                     self._evaluate()
             elif now > self.deadline:
                 self._overdue("learner")
-            elif self.failed and not self.segments.control.counters(self.table.learner)["ready"]:
+            elif self.failed and not self._learner["ready"]:
                 self.children.kill(self.children.alive("learner"))  # it has nothing to save
         if self.phase is Phase.EVALUATE:
             running = self.children.alive("evaluator")
@@ -457,13 +458,17 @@ class Supervisor:
     def state(self) -> str:
         """The run's state, in the words of status.json."""
         if self.phase is Phase.RUN:
-            updates = self.segments.control.counters(self.table.learner)["updates"]
-            return "running" if updates else "starting"
+            return "running" if self._learner["updates"] else "starting"
         if self.phase is not Phase.OVER:
             return "stopping"
         if self.failed:
             return "failed"
         return "done" if self.reason in DONE_REASONS else "stopped"
+
+    @property
+    def _learner(self) -> dict[str, int]:
+        """Its counters."""
+        return self.segments.control.counters(self.table.learner)
 
     def _tell(self, text: str) -> None:
         if self.config.monitor.log_level != "warning":
@@ -495,8 +500,12 @@ class Supervisor:
 
     def _write_status(self) -> dict[str, Any]:
         report = self.reporter.report(self.state, evaluated=self.evaluation.result, message=self.message)
+        written = False
         with rundir.though_the_disk_is_full():
             rundir.write_json(self.directory.path / rundir.STATUS, report)
+            written = True
+        for news in self.setbacks.news(self._learner, written=written):
+            self._warn(news)
         self.display.show(report)
         return report
 

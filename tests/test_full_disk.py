@@ -50,6 +50,17 @@ def until(process, wanted):
     return found
 
 
+def fill(path):
+    """To the last byte. The file that can be deleted."""
+    filler = path.parent / "filler"
+    with filler.open("wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 12, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+    return filler
+
+
 @needs_mount
 def test_a_disk_that_is_full_for_a_while_costs_reports_and_nothing_else(small):
     process, path, out = small
@@ -64,12 +75,7 @@ def test_a_disk_that_is_full_for_a_while_costs_reports_and_nothing_else(small):
         with urllib.request.urlopen(first["address"] + "/metrics", timeout=60) as answer:
             return float(re.search(rf"^headrace_{name}(?:{{.*}})? (\S+)$", answer.read().decode(), re.M)[1])
 
-    filler = path.parent / "filler"
-    with filler.open("wb", buffering=0) as file:
-        for size in (1 << 16, 1 << 12, 1):
-            with contextlib.suppress(OSError):
-                while True:
-                    file.write(bytes(size))
+    filler = fill(path)
     failures, updates = metric("checkpoint_failures_total"), metric("learner_updates_total")
     until(process, lambda: metric("checkpoint_failures_total") >= failures + 2)
     until(process, lambda: metric("learner_updates_total") > updates + 20)
@@ -88,3 +94,17 @@ def test_a_disk_that_is_full_for_a_while_costs_reports_and_nothing_else(small):
     # Its mount goes with it, so what it says last has to do.
     assert process.wait(DEADLINE_SECONDS) == 0, out.read_text()
     assert "stopped: " in out.read_text()
+    assert "warning: a checkpoint could not be written" in out.read_text()
+
+
+@needs_mount
+def test_a_stop_on_a_full_disk_misses_its_last_checkpoint_and_says_so(small):
+    process, path, out = small
+    until(process, lambda: (path / "checkpoints/latest").exists())
+    until(process, lambda: (fill(path), "the disk is full" in out.read_text())[1])
+    process.send_signal(signal.SIGTERM)
+    # Not tried again and again: the next learner would find no more room.
+    assert process.wait(DEADLINE_SECONDS) == 69, out.read_text()
+    assert "learner 0" in out.read_text()
+    assert "ended with exit code 69" in out.read_text()
+    assert "starts again" not in out.read_text()

@@ -1,0 +1,56 @@
+"""Whoever watches the terminal hears of a full disk, failed checkpoints and roll-backs, and not again and again."""
+
+from pathlib import Path
+
+from monitor.setbacks import CALM_REPORTS, Setbacks
+
+NONE = {"rollbacks": 0, "checkpoint_failures": 0, "checkpoints": 1}
+
+
+def begun(counters=NONE):
+    setbacks = Setbacks(Path("runs/toy"))
+    assert setbacks.news(counters, written=True) == []
+    return setbacks
+
+
+def after(setbacks, *, written=True, **counters):
+    return setbacks.news(NONE | counters, written=written)
+
+
+def test_a_run_without_setbacks_has_no_news():
+    assert after(begun(), checkpoints=7) == []
+
+
+def test_what_earlier_learners_counted_is_no_news():
+    counted = NONE | {"rollbacks": 2, "checkpoint_failures": 3}
+    assert begun(counted).news(counted, written=True) == []
+
+
+def test_a_full_disk_is_told_once_with_the_directory_and_so_is_its_room_once_that_lasts():
+    setbacks = begun()
+    (full,) = after(setbacks, written=False)
+    assert full.startswith("runs/toy: the disk is full")
+    assert after(setbacks, written=False) == []
+    for _ in range(CALM_REPORTS - 1):
+        assert after(setbacks) == []
+    assert after(setbacks, written=False) == []  # it was nearly full all the time
+    told = [line for _ in range(2 * CALM_REPORTS) for line in after(setbacks)]
+    assert told == ["runs/toy: the disk has room again"]
+
+
+def test_failing_checkpoints_are_told_at_the_first_and_at_the_next_that_is_written():
+    setbacks = begun()
+    (failed,) = after(setbacks, checkpoint_failures=1)
+    assert "could not be written" in failed
+    assert after(setbacks, checkpoint_failures=2) == []
+    assert after(setbacks, checkpoint_failures=2) == []
+    assert after(setbacks, checkpoint_failures=2, checkpoints=2) == ["a checkpoint was written again"]
+    assert len(after(setbacks, checkpoint_failures=3, checkpoints=2)) == 1
+
+
+def test_every_roll_back_is_told():
+    setbacks = begun()
+    for rollbacks in (1, 2):
+        (told,) = after(setbacks, rollbacks=rollbacks)
+        assert "went back to an earlier checkpoint" in told
+        assert after(setbacks, rollbacks=rollbacks) == []
