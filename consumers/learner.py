@@ -13,6 +13,7 @@ consumers/lineage.py."""
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import time
@@ -317,6 +318,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def last_word(text: str) -> None:
+    """To the log, where its disk has room: on a full one the exit code must do."""
+    with contextlib.suppress(OSError):
+        os.write(sys.stderr.fileno(), text.encode())
+
+
 def main(arguments: Sequence[str]) -> int:
     args = parse(arguments)
     settle_in(args.parent, args.dir / "logs" / f"learner-{args.index}.log")
@@ -329,25 +336,26 @@ def main(arguments: Sequence[str]) -> int:
     try:
         learner = Learner(config, args.dir, control, weights, rings, index=args.index)
     except (Unavailable, OSError) as error:
-        print(f"learner: {error}", file=sys.stderr)
+        last_word(f"learner: {error}\n")
         return EXIT_MISSING
     try:
         learner.run(args.resume, args.above, args.seconds_before, args.began)
     except GaveUp as error:
-        print(f"learner: {error}", file=sys.stderr)
+        last_word(f"learner: {error}\n")
         return EXIT_GAVE_UP
     except (Unavailable, NoCheckpoint, CheckpointError) as error:
-        print(f"learner: {error}", file=sys.stderr)
+        last_word(f"learner: {error}\n")
         return EXIT_MISSING
     except Exception:  # noqa: BLE001 - a bug of ours; the supervisor reads the code, the log the rest
-        traceback.print_exc()
+        last_word(traceback.format_exc())
         return EXIT_INTERNAL
     return 0
 
 
 if __name__ == "__main__":
     code = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
     # Everything is written. torch takes most of a second to tear itself down; every stop would wait for it.
     os._exit(code)
