@@ -157,7 +157,10 @@ class Children:
 
     def reap(self, child: Child) -> int:
         """Waits for a child that is dead or dying; returns its exit code, or minus the signal that killed
-        it. From then on no store of its is to come, which no time-out could tell."""
+        it. From then on no store of its is to come, which no time-out could tell. What it has forked goes
+        with it: that holds the run's lock and memory, and nobody else would ever end it."""
+        if child.popen.returncode is None:  # the number of its session is still nobody else's
+            child.send_all(signal.SIGKILL)
         returncode = child.popen.wait()
         self._poll.unregister(child.pidfd)
         os.close(child.pidfd)

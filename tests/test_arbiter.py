@@ -112,6 +112,14 @@ def test_a_simulator_that_crashes_now_and_then_is_named_and_the_run_goes_on(star
     assert f"world {crashed['world']}" in (run.path / "logs/producer-1.log").read_text()
 
 
+def test_what_a_simulator_has_forked_goes_with_its_producer(start, tmp_path):
+    """It holds the run's lock and memory, and nobody else knows of it."""
+    fork = "if (fork() == 0) for (;;) pause(); raise(SIGKILL);"
+    run = start(f"sim.name={simulator(tmp_path, 'unlucky() && r->now.steps == 200', fork)}")
+    run.until(lambda status: status.get("restarts", {}).get("producer", 0) >= 3)
+    stop(run)
+
+
 def test_a_run_goes_on_without_a_producer_that_failed_for_good(start, tmp_path):
     run = start(
         f"sim.name={simulator(tmp_path, 'unlucky()', CRASH)}",
