@@ -1,12 +1,11 @@
-"""What whoever watches a run is to hear of although the run goes on: a full disk, failed checkpoints, roll-backs."""
+"""What whoever watches a run is to hear of though it goes on: a full disk, failed checkpoints, roll-backs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
-
-CALM_REPORTS = 10  # written in a row before a disk counts as having room: one that is nearly full comes and goes
+CALM_REPORTS = 10  # in a row, before a disk counts as having room: one that is nearly full comes and goes
 
 
 class Setbacks:
@@ -26,14 +25,14 @@ class Setbacks:
         if not written and not self._full:
             self._full = True
             found.append(
-                f"{self._directory}: the disk is full; status.json stands still, and lines of logs and metrics "
-                "are lost until there is room; training goes on"
+                f"{self._directory}: the disk is full; status.json stands still, and lines of logs and "
+                "metrics are lost until there is room; training goes on"
             )
         elif self._full and self._calm >= CALM_REPORTS:
             self._full = False
             found.append(f"{self._directory}: the disk has room again")
         if counters["rollbacks"] > before["rollbacks"]:
-            found.append("the learner went back to an earlier checkpoint; events.jsonl says why (rolled_back)")
+            found.append("the learner went back to a checkpoint; events.jsonl says why (rolled_back)")
         if counters["checkpoint_failures"] > before["checkpoint_failures"]:
             if not self._unsaved:
                 found.append(

@@ -1,4 +1,4 @@
-"""Whoever watches the terminal hears of a full disk, failed checkpoints and roll-backs, and not again and again."""
+"""Whoever watches the terminal hears of a full disk, failed checkpoints and roll-backs, each of them once."""
 
 from pathlib import Path
 
@@ -52,5 +52,5 @@ def test_every_roll_back_is_told():
     setbacks = begun()
     for rollbacks in (1, 2):
         (told,) = after(setbacks, rollbacks=rollbacks)
-        assert "went back to an earlier checkpoint" in told
+        assert "went back to a checkpoint" in told
         assert after(setbacks, rollbacks=rollbacks) == []
