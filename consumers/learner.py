@@ -86,7 +86,7 @@ class Learner:
         self.saver = Saver(config, folder, self.update.program, self.books, control, self.intake)
         self.pinned = Pinned(device)
         self.asked = False  # for a stop
-        self._settings = control.settings  # generation of the configuration
+        self._settings = -1  # generation of the configuration: it may have changed since it was read
         self._done = 0  # minibatches, or parts of a batch of that size
 
     def run(
@@ -117,6 +117,7 @@ class Learner:
     def take_up(self, resume: Path | None, above: int | None) -> None:
         """Goes on where training stood; there is a checkpoint before the first update."""
         how = self.lineage.take_up(resume, above)
+        self._retarget()
         if how != "new":
             self.books.count(resumes=1)
             self.books.event("resumed", how=how, version=self.lineage.version, steps=self.books.steps)
@@ -209,7 +210,7 @@ class Learner:
         new = configuration.load_resolved(self.folder / "config.resolved.yaml")
         self.config = self.saver.config = configuration.take_over(self.config, new)
         self.update.settings = self.config.learner
-        self.books.retarget(min(self._window, self.lineage.most_episodes), self.config.stop.score)
+        self._retarget()
         self.books.journal.limit_bytes = self.config.monitor.log_bytes
         self.books.journal.files = self.config.monitor.log_files
 
@@ -272,6 +273,10 @@ class Learner:
         """Of many agents the first to finish are those with the shortest episodes: no smaller window is
         honest."""
         return max(self.config.stop.window, self.plan.producers * self.plan.agents)
+
+    def _retarget(self) -> None:
+        """Settings may have changed after the room for a snapshot was measured out."""
+        self.books.retarget(min(self._window, self.lineage.most_episodes), self.config.stop.score)
 
     def _start_clock(self) -> None:
         """The run's seconds begin with its first slot, which may come long before the first batch."""

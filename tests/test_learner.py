@@ -9,7 +9,7 @@ from inprocess import AGENTS, DEADLINE_SECONDS, HORIZON, LEARNER, PRODUCER, runs
 from rings import Raw
 from segments import Slot
 
-from consumers import checkpoint, journal, shelf
+from consumers import checkpoint, journal, learner, shelf
 from ringbuf import books
 
 
@@ -277,6 +277,27 @@ def test_what_may_change_in_a_live_run_does(start, tmp_path):
     run.until(lambda: run.counters()["stop_request"])
     run.stop("versions")
     assert (tmp_path / "metrics.jsonl.1").exists()
+
+
+def test_settings_that_change_while_a_learner_begins_are_taken_over_too(start, monkeypatch):
+    saver = learner.Saver
+
+    def edited(config, folder, program, books, control, intake):
+        """The supervisor is told when this learner has read the configuration already."""
+        path = folder / "config.resolved.yaml"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"stop": {"versions": 3}}))
+        control.announce_settings()
+        return saver(config, folder, program, books, control, intake)
+
+    monkeypatch.setattr(learner, "Saver", edited)
+    run = start(rings=1, batch_slots=1)
+    run.until(lambda: run.learner.config.stop.versions == 3)
+
+
+def test_a_learner_that_begins_with_such_a_window_cuts_it_too(start):
+    """One that is started again after the run file was edited."""
+    run = start(rings=1, batch_slots=1, stop={"window": 10**9})
+    assert 1000 < run.learner.books.score.window < (1 << 17) / 8
 
 
 def test_a_window_for_which_a_snapshot_has_no_room_is_cut_and_training_goes_on(start):
