@@ -87,8 +87,22 @@ class Optimizer:
         return [part.state_dict() for part in self._parts]
 
     def load_state_dict(self, state: list[dict]) -> None:
+        """Takes over the moments, but no setting: those are of today. Another `learner.optimizer`, whose
+        moments mean something else, begins anew."""
+        if list(map(_kind, state)) != list(map(_kind, self.state_dict())):
+            for part in self._parts:
+                part.state.clear()
+            return
         for part, one in zip(self._parts, state, strict=True):
+            settings = [{k: v for k, v in group.items() if k != "params"} for group in part.param_groups]
             part.load_state_dict(one)
+            for group, setting in zip(part.param_groups, settings, strict=True):
+                group.update(setting)
+
+
+def _kind(state: dict) -> list[tuple[list[str], int]]:
+    """What tells the states of different optimizers apart."""
+    return [(sorted(group), len(group["params"])) for group in state["param_groups"]]
 
 
 class _Run:

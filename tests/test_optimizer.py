@@ -143,3 +143,38 @@ def test_frozen_parameters_are_left_alone():
     before = net[0].weight.detach().clone()
     Optimizer(net.parameters(), settings()).step(backward(net), 1e-2)
     assert torch.equal(net[0].weight, before)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [("adamw", {"betas": (0.5, 0.6), "eps": 1e-3, "weight_decay": 0.5}),
+     ("muon", {"betas": (0.5, 0.6), "momentum": 0.1, "weight_decay": 0.5})],
+)
+def test_settings_that_have_changed_since_apply_to_a_restored_optimizer(kind, changes):
+    """Moments are restored, and settings are those of today."""
+    a, b = module(), module()
+    first = Optimizer(a.parameters(), settings(optimizer=kind))
+    first.step(backward(a), 1e-2)
+    b.load_state_dict(a.state_dict())
+    wanted = settings(optimizer=kind, **changes)
+    second = Optimizer(b.parameters(), wanted)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    now = {key: value for one in second.state_dict() for key, value in one["param_groups"][0].items()}
+    assert {key: now[key] for key in changes} == changes
+    for part, saved in zip(second.state_dict(), first.state_dict(), strict=True):
+        assert part["state"].keys() == saved["state"].keys()
+
+
+@pytest.mark.parametrize(("before", "now"), [("adamw", "muon"), ("muon", "adamw")])
+def test_moments_of_another_optimizer_are_left_behind(before, now):
+    a, b = module(), module()
+    old = Optimizer(a.parameters(), settings(optimizer=before))
+    old.step(backward(a), 1e-2)
+    fresh, used = (Optimizer(net.parameters(), settings(optimizer=now)) for net in (a, b))
+    used.step(backward(b), 1e-2)
+    used.load_state_dict(copy.deepcopy(old.state_dict()))
+    b.load_state_dict(a.state_dict())
+    for net, optimizer in ((a, fresh), (b, used)):
+        optimizer.step(backward(net), 1e-2)
+    for p, q in zip(a.parameters(), b.parameters(), strict=True):
+        assert torch.equal(p, q)
