@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import config
+from config.places import emit
 from consumers import shelf
 from monitor import procfs, rundir
 from monitor.status import Table
@@ -357,7 +358,7 @@ def _refusal(prepared: Prepared, key: str, old: str, new: str) -> config.ConfigE
 
 
 def _show(value: Any) -> str:
-    return "nothing" if value is None else str(value)
+    return "nothing" if value is None else str(emit(value))
 
 
 def _flat(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -419,8 +419,13 @@ def test_what_the_weights_are_made_for_cannot_change(life, override, message):
 
 def test_what_else_changes_is_told_in_one_line(life):
     life().die()
-    second = life("learner.learning_rate=0.5", "stop.steps=9", "producers.agents=16")
-    told = "changed since attempt 1: learner.learning_rate 0.0003 -> 0.5, stop.steps nothing -> 9"
+    second = life(
+        "learner.learning_rate=0.5", "stop.steps=9", "learner.normalize_value=true", "producers.agents=16"
+    )
+    told = (
+        "changed since attempt 1: learner.learning_rate 0.0003 -> 0.5, "
+        "learner.normalize_value false -> true, stop.steps nothing -> 9"
+    )
     assert second.resume.notes[1] == told
     second.die()
 
