@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -43,6 +44,16 @@ def open_descriptors(pid: int) -> int | None:
         return len(os.listdir(f"/proc/{pid}/fd"))
     except OSError:
         return None
+
+
+def users_of(path: Path) -> list[int]:
+    """Other processes that have a file open, as far as this one may look."""
+    wanted, found = os.path.realpath(path), set()
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(link) == wanted:
+                found.add(int(link.parts[2]))
+    return sorted(found - {os.getpid()})
 
 
 def die_with_parent(parent: int) -> None:

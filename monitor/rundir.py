@@ -27,6 +27,7 @@ RESOLVED = "config.resolved.yaml"
 ATTEMPTS = "attempts"
 LOGS = "logs"
 
+DYING_SECONDS = 10.0  # a start waits so long for the children of a supervisor that was just killed
 
 ABSENT: dict[str, Any] = {}
 
@@ -286,17 +287,41 @@ def read_json(path: Path) -> dict[str, Any] | None:
 def _lock(path: Path) -> int:
     path.mkdir(parents=True, exist_ok=True)
     lock_fd = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        problem = _foreign(path, lock_fd)
-    except BlockingIOError:
-        holder = _holder(lock_fd)
-        pid = f" (supervisor {holder['pid']} on {holder['host']})" if {"pid", "host"} <= holder.keys() else ""
-        problem = f"{path} is in use by a live run{pid}; stop that one, or give another run.name"
+    until = time.monotonic() + DYING_SECONDS
+    while not (taken := _try(lock_fd)) and _orphaned(lock_fd) and time.monotonic() < until:
+        time.sleep(0.05)
+    problem = _foreign(path, lock_fd) if taken else _in_use(path, lock_fd)
     if problem:
         os.close(lock_fd)
         raise Unavailable(problem)
     return lock_fd
+
+
+def _try(lock_fd: int) -> bool:
+    try:
+        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _orphaned(lock_fd: int) -> bool:
+    """Whether the supervisor that holds a lock is dead: then its children are dying too."""
+    holder = _holder(lock_fd)
+    pid = holder.get("pid")
+    return holder.get("host") == socket.gethostname() and isinstance(pid, int) and procfs.usage(pid) is None
+
+
+def _in_use(path: Path, lock_fd: int) -> str:
+    holder = _holder(lock_fd)
+    if _orphaned(lock_fd):
+        pids = ", ".join(map(str, procfs.users_of(path / LOCK))) or "some that cannot be seen from here"
+        return (
+            f"{path} is in use although its supervisor {holder['pid']} is dead: by what its run has forked, "
+            f"processes {pids}; end them"
+        )
+    pid = f" (supervisor {holder['pid']} on {holder['host']})" if {"pid", "host"} <= holder.keys() else ""
+    return f"{path} is in use by a live run{pid}; stop that one, or give another run.name"
 
 
 def _foreign(path: Path, lock_fd: int) -> str | None:

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -46,6 +47,37 @@ def test_the_lock_lives_as_long_as_any_process_that_inherited_it(tmp_path):
         RunDirectory.take(tmp_path / "run", fresh=True)
     child.communicate(b"\n")
     RunDirectory.take(tmp_path / "run", fresh=True).release()
+
+
+@pytest.fixture
+def orphan(tmp_path):
+    """A process that has inherited the lock of a run whose supervisor is dead."""
+    held = started(tmp_path / "run")
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    holder = {"pid": dead.pid, "host": socket.gethostname()}
+    os.truncate(held.path / rundir.LOCK, 0)
+    (held.path / rundir.LOCK).write_text(json.dumps(holder))
+    child = subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(held.lock_fd,)
+    )
+    os.close(held.lock_fd)
+    yield child
+    child.kill()
+    child.communicate()
+
+
+def test_a_start_waits_for_the_children_of_a_supervisor_that_was_just_killed(tmp_path, orphan):
+    late = threading.Timer(0.3, orphan.kill)
+    late.start()
+    RunDirectory.take(tmp_path / "run").release()
+    late.join()
+
+
+def test_what_a_dead_run_has_forked_and_still_holds_its_lock_is_named(tmp_path, orphan, monkeypatch):
+    monkeypatch.setattr(rundir, "DYING_SECONDS", 0.1)
+    with pytest.raises(Unavailable, match=rf"its supervisor \d+ is dead: .* {orphan.pid}; end them"):
+        RunDirectory.take(tmp_path / "run")
 
 
 def test_a_run_that_is_done_is_finished_unless_it_is_told_to_go_on(tmp_path):
