@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import select
@@ -128,9 +129,16 @@ class Children:
                 # Between fork and exec, which is safe with one thread: no child is ever without it.
                 preexec_fn=functools.partial(_prepare, os.getpid()),
             )
+        except subprocess.SubprocessError as error:  # between fork and exec
+            raise OSError(errno.EAGAIN, str(error)) from None
         finally:
             os.close(log)
-        child = Child(role, index, member, popen, os.pidfd_open(popen.pid))
+        try:
+            child = Child(role, index, member, popen, os.pidfd_open(popen.pid))
+        except OSError:  # one that nobody watches must not run beside the next in its place
+            popen.kill()
+            popen.wait()
+            raise
         if member is not None:
             member.child = child
         self._by_pidfd[child.pidfd] = child

@@ -56,6 +56,7 @@ class Repair:
     def drop_ready(self) -> None:
         """When nobody is left to train on them."""
         for ring in self._rings:
+            ring.set_owner(None)  # it may be that of a learner that could not be started
             for state, sequence, *_ in ring.observe().slots:
                 if state == "ready":
                     ring.drop(sequence, "shutdown")
