@@ -39,6 +39,8 @@ def test_a_process_that_cannot_be_watched_does_not_run(nursery, monkeypatch):
     assert not os.path.exists(f"/proc/{started[0]}")
     assert list(nursery) == []
     child = nursery.start("producer", 0, ["true"])
+    ended, _ = nursery.wait(60)
+    assert ended == [child]
     assert nursery.reap(child) == 0
 
 
