@@ -27,14 +27,16 @@ def though_the_disk_is_full() -> Iterator[None]:
 
 def append(path: Path, text: str) -> int:
     """Appends whole lines by one write, so that they stay whole beside those of other processes and after a
-    kill. Returns the file's size afterwards."""
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        with though_the_disk_is_full():
+    kill. Returns the file's size afterwards, 0 where it could not even be begun."""
+    size = 0
+    with though_the_disk_is_full():
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
             os.write(fd, text.encode())
-        return os.fstat(fd).st_size
-    finally:
-        os.close(fd)
+        finally:
+            size = os.fstat(fd).st_size
+            os.close(fd)
+    return size
 
 
 class Journal:

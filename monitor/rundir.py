@@ -27,6 +27,7 @@ RESOLVED = "config.resolved.yaml"
 ATTEMPTS = "attempts"
 LOGS = "logs"
 
+FULL = (errno.ENOSPC, errno.EDQUOT)  # of a disk
 DYING_SECONDS = 10.0  # a start waits so long for the children of a supervisor that was just killed
 
 ABSENT: dict[str, Any] = {}
@@ -226,9 +227,15 @@ class RunDirectory:
                 os.close(fd)
 
     def log(self, role: str, index: int) -> int:
-        """Opens logs/<role>-<index>.log for appending; the caller closes it."""
+        """Opens logs/<role>-<index>.log for appending; the caller closes it. Where the disk has no room for
+        a new one, what is written goes nowhere."""
         path = self.path / LOGS / f"{role}-{index}.log"
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
     def log_tail(self, role: str, index: int, lines: int = 5) -> list[str]:
         """The last lines of a log that say something."""
@@ -245,7 +252,7 @@ def though_the_disk_is_full() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in FULL:
             raise
 
 

@@ -24,11 +24,13 @@ SETTINGS = (
 
 
 @pytest.fixture
-def small(tmp_path):
-    """A run whose directory is a tmpfs of 2 MiB: (process, the directory as seen from here, its output)."""
+def small(request, tmp_path):
+    """A run whose directory is a tmpfs of 2 MiB, or as the test says: (process, the directory as seen from
+    here, its output)."""
+    options = getattr(request, "param", "size=2m")
     (tmp_path / "run.yaml").write_text(CARTPOLE)
     (tmp_path / "runs").mkdir()
-    prefix = in_namespace(f"mount -t tmpfs -o size=2m tmpfs {tmp_path}/runs")
+    prefix = in_namespace(f"mount -t tmpfs -o {options} tmpfs {tmp_path}/runs")
     with (tmp_path / "out").open("w") as out:
         process = subprocess.Popen([*prefix, *command("run.yaml", "--plain", *SETTINGS)], cwd=tmp_path,
                                    stdin=subprocess.DEVNULL, stdout=out, stderr=out)
@@ -108,3 +110,41 @@ def test_a_stop_on_a_full_disk_misses_its_last_checkpoint_and_says_so(small):
     assert "learner 0" in out.read_text()
     assert "ended with exit code 69" in out.read_text()
     assert "starts again" not in out.read_text()
+
+
+@needs_mount
+@pytest.mark.parametrize("small", ["size=64m,nr_inodes=200"], indirect=True)
+def test_a_disk_that_holds_no_more_files_costs_lines_and_nothing_else(small):
+    """Those that are set aside can then not be begun anew."""
+    process, path, out = small
+
+    def status():
+        return rundir.read_json(path / rundir.STATUS) or {}
+
+    first = until(process, lambda: (status().get("checkpoint") or {}).get("count", 0) >= 2 and status())
+    fillers = [path.parent / f"filler-{number}" for number in range(1000)]
+
+    def no_more_files():
+        with contextlib.suppress(OSError):
+            for filler in fillers:
+                filler.touch()
+        return not (path / rundir.METRICS).exists()
+
+    until(process, no_more_files)
+    (path / "logs/producer-0.log").rename(path / "logs/producer-0.log.1")
+    no_more_files()
+    producer = next(one["pid"] for one in first["processes"] if one["role"] == "producer")
+    os.kill(producer, signal.SIGKILL)
+    until(process, lambda: "producer 0" in out.read_text())
+    for _ in range(20):
+        no_more_files()
+        time.sleep(0.05)
+    for filler in fillers:
+        filler.unlink(missing_ok=True)
+    after = until(process, lambda: status().get("updated_unix", 0) > first["updated_unix"] + 2 and status())
+    assert after["restarts"] == {"exporter": 0, "learner": 0, "producer": 1}, out.read_text()
+    assert "starts again at once" in out.read_text()
+    assert "cannot be started" not in out.read_text()
+    until(process, (path / rundir.METRICS).exists)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(DEADLINE_SECONDS) == 0, out.read_text()
