@@ -629,9 +629,14 @@ def main(arguments: Sequence[str]) -> int:
         print(f"headrace: {error}", file=sys.stderr)
         return exits.MISSING
     except rundir.Finished as finished:
-        print(status.summary_line(finished.summary))
+        if finished.summary:  # it can be deleted, and the attempt's file says so too
+            print(status.summary_line(finished.summary))
         print("headrace: this run is done; --resume goes on with it, --fresh moves it aside and starts anew")
         return exits.DONE
+    except Exception as error:  # noqa: BLE001 - a bug of ours, or a file that nobody but us should have written
+        traceback.print_exc()
+        print(f"headrace: internal error, {type(error).__name__}: {error}", file=sys.stderr)
+        return exits.INTERNAL
 
 
 if __name__ == "__main__":

@@ -197,6 +197,25 @@ def test_a_second_supervisor_on_the_same_run_directory(folder):
     held.release()
 
 
+def test_a_run_that_is_done_but_for_its_summary_which_was_deleted(folder):
+    attempts = folder / "runs" / "toy" / "attempts"
+    attempts.mkdir(parents=True)
+    (attempts / "0001.json").write_text('{"attempt": 1, "state": "done", "segments": [], "totals": {}}')
+    done = supervise(folder, "run.yaml")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("headrace: this run is done; --resume goes on with it")
+
+
+def test_an_attempt_s_file_that_makes_no_sense(folder):
+    attempts = folder / "runs" / "toy" / "attempts"
+    attempts.mkdir(parents=True)
+    (attempts / "0001.json").write_text('{"attempt": 1, "segments": 5}')
+    done = supervise(folder, "run.yaml")
+    assert done.returncode == 70
+    assert re.search(r"^headrace: internal error, TypeError: ", done.stderr, re.M)
+    assert (folder / "runs/toy/lock").read_text() == ""
+
+
 def test_nothing_to_resume(folder):
     message = r"^headrace: --resume: .*/runs/toy holds no run; without it a new one begins there$"
     refused(folder, 2, message, "run.yaml", "--resume")
