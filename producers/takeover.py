@@ -120,8 +120,9 @@ def resume(prepared: Prepared, layout: Layout, directory: rundir.RunDirectory) -
                    restart_base=(attempt - 1) * RESTARTS_AN_ATTEMPT)
     if checkpoint is None:
         # Nothing was learnt. Where runs repeat, this one is what the first attempt would have been.
+        gone = "its checkpoints are gone" if made.above else "no checkpoint yet"
         return _noted(replace(made, restart_base=0 if exact else made.restart_base), notes,
-                      "no checkpoint yet, begins at version 0"), None
+                      f"{gone}, begins at version 0"), None
     worlds, why_not = _worlds(prepared, layout, checkpoint)
     where = f"goes on from version {version} (checkpoint)"
     made = _noted(replace(made, kind="checkpoint", worlds=worlds), notes, where)

@@ -460,6 +460,15 @@ def test_without_memory_a_run_goes_on_from_its_newest_good_checkpoint(life):
     second.die()
 
 
+def test_a_run_whose_checkpoints_were_deleted_is_told_that_it_begins_again(life):
+    first = life()
+    first.publish(9)
+    first.die()
+    second = life("ring.slots=8")
+    assert second.resume.notes[0] == "attempt 2: its checkpoints are gone, begins at version 0"
+    second.die()
+
+
 def test_a_taken_over_run_names_its_checkpoint_too(life):
     first = life()
     put(first.directory.path, 3)
