@@ -532,6 +532,7 @@ class Supervisor:
         """The last report, and the end of the exporter, which has served it until now."""
         self.phase = Phase.OVER
         report = self._write_status()
+        self.segments.close()  # before the result is there, after which nobody would look for them
         try:
             rundir.write_json(self.directory.path / rundir.SUMMARY, report, durable=True)
             self.directory.close_attempt(report["state"], report["totals"])

@@ -9,6 +9,7 @@ import urllib.request
 from random import Random
 
 import pytest
+from command import segments
 from faults import CRASH, FAIL, simulator
 from runs import QUICK, Run
 
@@ -217,6 +218,17 @@ def test_a_killed_exporter_comes_back_on_the_same_port(start):
         assert answer.read() == b"ok\n"
     run.until(lambda status: status["processes"][-1]["state"] == "running")
     stop(run)
+
+
+def test_a_run_that_has_a_result_has_no_memory_any_more(start):
+    """It may be killed at once, and no further attempt would clear up."""
+    run = start("stop.versions=30")
+    run.running()
+    assert run.segments() <= segments()
+    run.kill("exporter", number=signal.SIGSTOP)  # holds up the end
+    run.when(lambda: run.summary() is not None)
+    assert run.segments() & segments() == set()
+    assert run.end() == 0
 
 
 def test_an_evaluator_that_dies_is_tried_once_more(start):
