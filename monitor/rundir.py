@@ -279,7 +279,8 @@ def last_attempt(path: Path) -> dict[str, Any]:
 
 
 def _attempt_files(path: Path) -> list[Path]:
-    return sorted((path / ATTEMPTS).glob("*.json"))
+    numbered = (path / ATTEMPTS).glob("[0-9]*.json")
+    return sorted(numbered, key=lambda file: (len(file.name), file.name))  # the 10000th after the 9999th
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -109,6 +109,15 @@ def test_an_unfinished_run_goes_on_as_the_next_attempt(tmp_path, state):
     directory.release()
 
 
+def test_attempts_are_counted_beyond_four_digits(tmp_path):
+    started(tmp_path / "run").release()
+    for number in (9999, 10000):
+        rundir.write_json(tmp_path / "run" / rundir.ATTEMPTS / f"{number}.json", {"attempt": number})
+    directory = RunDirectory.take(tmp_path / "run")
+    assert directory.attempt == 10001
+    directory.release()
+
+
 def test_a_result_written_before_the_attempt_was_closed_counts(tmp_path):
     started(tmp_path / "run").release()
     rundir.write_json(tmp_path / "run" / rundir.SUMMARY, {"state": "done"})
