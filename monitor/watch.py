@@ -35,7 +35,8 @@ class Patience:
         cls, tick_seconds: float, *, start: float, hung: float, stalled: float, abort: float
     ) -> Patience:
         """From seconds; one tick at least."""
-        return cls(*(max(1, round(seconds / tick_seconds)) for seconds in (start, hung, stalled, abort)))
+        most = 1e18  # a setting may be any number, and their ratio more than one
+        return cls(*(max(1, round(min(most, x / tick_seconds))) for x in (start, hung, stalled, abort)))
 
 
 class Watch:

@@ -83,3 +83,4 @@ def test_a_process_that_comes_back_after_the_finding_is_killed_nevertheless():
 
 def test_patience_in_seconds_becomes_one_tick_at_least():
     assert Patience.of(0.1, start=0.001, hung=60, stalled=300, abort=2) == Patience(1, 600, 3000, 20)
+    assert Patience.of(0.1, start=1, hung=1e308, stalled=300, abort=2).hung_ticks > 1 << 50
