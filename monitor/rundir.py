@@ -151,9 +151,10 @@ class RunDirectory:
     def release(self) -> None:
         """Empties and frees the lock: nobody of this run is alive. A directory that nothing began in goes."""
         os.ftruncate(self.lock_fd, 0)
-        if not self._begun and self.path.exists() and os.listdir(self.path) == [LOCK]:
-            (self.path / LOCK).unlink()
-            self.path.rmdir()
+        with contextlib.suppress(OSError):  # gone already, or somebody begins in it just now
+            if not self._begun and _is_at(self.path, self.lock_fd) and os.listdir(self.path) == [LOCK]:
+                (self.path / LOCK).unlink()
+                self.path.rmdir()
         os.close(self.lock_fd)
 
     # Attempts
@@ -335,7 +336,7 @@ def _in_use(path: Path, lock_fd: int) -> str:
 def _foreign(path: Path, lock_fd: int) -> str | None:
     """Why a lock that was free is not ours to take, if so."""
     # Between open and flock the holder may have moved the directory aside and let go.
-    if not (path / LOCK).exists() or (path / LOCK).stat().st_ino != os.fstat(lock_fd).st_ino:
+    if not _is_at(path, lock_fd):
         return f"{path} was just moved away; start again"
     host = _holder(lock_fd).get("host", socket.gethostname())
     if host != socket.gethostname():
@@ -344,6 +345,12 @@ def _foreign(path: Path, lock_fd: int) -> str | None:
             f"run is over, delete {path / LOCK}"
         )
     return None
+
+
+def _is_at(path: Path, lock_fd: int) -> bool:
+    """Whether that lock is the one in the directory."""
+    lock = path / LOCK
+    return lock.exists() and os.path.samestat(lock.stat(), os.fstat(lock_fd))
 
 
 def _holder(lock_fd: int) -> dict[str, Any]:

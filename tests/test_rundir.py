@@ -167,6 +167,26 @@ def test_fresh_moves_earlier_runs_aside_and_keeps_every_one(tmp_path):
     assert marks == {"run": "2", "run.1": "0", "run.2": "1"}
 
 
+def test_a_fresh_start_that_loses_its_place_to_another_leaves_that_one_alone(tmp_path, monkeypatch):
+    path, lock, winner = tmp_path / "run", rundir._lock, []
+    started(path).release()
+    loser = RunDirectory.take(path, fresh=True)
+
+    def late(where):
+        monkeypatch.setattr(rundir, "_lock", lock)
+        winner.append(RunDirectory.take(path))
+        return lock(where)
+
+    monkeypatch.setattr(rundir, "_lock", late)
+    with pytest.raises(Unavailable, match="in use by a live run"):
+        loser.begin()
+    loser.release()
+    winner[0].begin()
+    with pytest.raises(Unavailable, match="in use by a live run"):
+        RunDirectory.take(path)
+    winner[0].release()
+
+
 def test_a_start_that_fails_leaves_no_directory_behind(tmp_path):
     RunDirectory.take(tmp_path / "run").release()
     assert os.listdir(tmp_path) == []
