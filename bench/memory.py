@@ -2,7 +2,7 @@
 
     python -m bench.memory [RUN.yaml] [section.key=value ...] [--minutes 30] [--json FILE]
 
-Starts the run in a directory of its own, without its stop conditions but time, and samples RssAnon of each
+Starts the run in a directory of its own, without its stop conditions, and samples RssAnon of each
 process and the size of the run's segments in /dev/shm. Prints the slope of each by least squares, over the
 second half, since allocators and caches fill up at first; a process that was restarted counts from then on.
 """
@@ -27,6 +27,7 @@ SHM = Path("/dev/shm")
 MIB = 1 << 20
 SAMPLE_SECONDS = 1.0
 STOP_SECONDS = 120.0
+ENDLESS = [f"stop.{condition}=null" for condition in ("steps", "seconds", "versions", "score")]
 
 
 @dataclass(frozen=True)
@@ -113,11 +114,14 @@ def measure(run_file: Path, overrides: Sequence[str], seconds: float) -> list[Tr
     with tempfile.TemporaryDirectory(prefix="headrace-memory-") as folder:
         path = Path(folder) / "memory"
         command = [sys.executable, str(ROOT / "supervisor.py"), str(run_file), "--plain", f"run.dir={folder}",
-                   "run.name=memory", "monitor.port=0", "evaluate.episodes=0", *overrides]
+                   "run.name=memory", "monitor.port=0", "evaluate.episodes=0", *ENDLESS, *overrides]
         with open(Path(folder) / "out", "w+b") as out:
             supervisor = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
             try:
                 trends = watch(supervisor, path, seconds)
+                if supervisor.poll() is not None:
+                    out.seek(0)
+                    raise RuntimeError(f"the run ended early: {out.read().decode(errors='replace')}")
                 supervisor.send_signal(signal.SIGTERM)  # in the background SIGINT is ignored
                 code = supervisor.wait(STOP_SECONDS)
             finally:
