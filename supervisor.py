@@ -568,6 +568,13 @@ def install_signals() -> None:
     signal.signal(signal.SIGHUP, lambda *_: None)
 
 
+def open_missing_streams() -> None:
+    """A daemon may be started with 0, 1 or 2 closed; the next files opened would be taken for them."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - for good: the lowest number that is free
+
+
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="supervisor.py", description="Runs a run file.", allow_abbrev=False)
     parser.add_argument("run", metavar="RUN.yaml", nargs="?", help="the run file")
@@ -615,6 +622,7 @@ def start(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
+    open_missing_streams()
     options = parse(arguments)
     try:
         return start(options)

@@ -126,6 +126,13 @@ def test_status_has_the_fields_that_readers_rely_on(done):
     assert {"role", "index", "pid", "state", "cpu", "core"} <= status["processes"][0].keys()
 
 
+def test_a_run_needs_none_of_the_standard_streams(tmp_path):
+    (tmp_path / "run.yaml").write_text(CARTPOLE)
+    closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
+    assert supervise(tmp_path, "run.yaml", "stop.versions=2", *QUICK, prefix=closed).returncode == 0
+    assert rundir.read_json(tmp_path / "runs/toy" / rundir.SUMMARY)["version"] == 2
+
+
 def test_a_finished_run_started_again_says_so_and_fresh_keeps_it(done):
     folder, _ = done
     again = supervise(folder, "run.yaml")
