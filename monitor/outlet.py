@@ -10,8 +10,10 @@ import io
 import os
 import select
 import stat
+import time
 from typing import TextIO
 
+PATIENCE_SECONDS = 0.2  # with a reader that has kept up until now
 PIECE_BYTES = 512  # POSIX's least PIPE_BUF: a pipe that is ready takes so much at once
 
 
@@ -25,11 +27,11 @@ class Outlet(io.TextIOBase):
         self.encoding = stream.encoding or "utf-8"
         self._text: list[str] = []
         self._cut = False  # in the middle of a text, so that the next is to begin on a line of its own
-        self._fd = _opened_anew(stream.fileno())
-        self._waits = self._fd is None
+        self._stuck = False  # nothing of the last text was taken
+        anew = _opened_anew(stream.fileno())
+        self._waits = anew is None
         """Whether a write that finds no room would wait for it."""
-        if self._fd is None:
-            self._fd = stream.fileno()
+        self._fd = stream.fileno() if anew is None else anew
 
     def fileno(self) -> int:
         return self._stream.fileno()
@@ -49,25 +51,21 @@ class Outlet(io.TextIOBase):
         text, self._text = "".join(self._text), []
         data = text.encode(self.encoding, "replace")
         left = whole = memoryview(b"\n" + data if self._cut and data else data)
-        while left:
+        until = time.monotonic() + (0.0 if self._stuck else PATIENCE_SECONDS)
+        while left and self._has_room(until):
             try:
-                left = left[self._write(left) :]
-            except BlockingIOError:
+                left = left[os.write(self._fd, left[:PIECE_BYTES] if self._waits else left) :]
+            except BlockingIOError:  # less room than was said
                 break
-        if not left:
-            self._cut = False
-        elif len(left) < len(whole):
-            self._cut = True
+        self._stuck = 0 < len(left) == len(whole)
+        if len(left) < len(whole):
+            self._cut = len(left) > 0
 
-    def _write(self, data: memoryview) -> int:
-        assert self._fd is not None
-        if not self._waits:
-            return os.write(self._fd, data)
+    def _has_room(self, until: float) -> bool:
+        """Waits for it as long as one waits for a reader who is there but busy."""
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
-        if not poll.poll(0):
-            raise BlockingIOError
-        return os.write(self._fd, data[:PIECE_BYTES])
+        return bool(poll.poll(max(0.0, until - time.monotonic()) * 1000))
 
 
 def _opened_anew(fd: int) -> int | None:

@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -219,6 +220,25 @@ def test_who_watches_and_stops_reading_misses_lines_and_holds_up_nobody(watched)
         while b"seen" not in text:
             text += reader.read(1 << 16)
         assert b"missed" not in text
+
+
+@pytest.mark.parametrize("pair", [os.pipe, os.openpty])
+def test_who_reads_sees_all_of_a_picture_larger_than_what_is_held_for_him(pair):
+    read_end, write_end = pair()
+    picture, seen = "x" * 300_000 + "end", b""
+
+    def read():
+        nonlocal seen
+        while not seen.endswith(b"end"):
+            seen += os.read(read_end, 1 << 12)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    with os.fdopen(write_end, "w") as stream:
+        print(picture, end="", file=Outlet(stream), flush=True)
+        reader.join(60)
+    assert seen.decode() == picture
+    os.close(read_end)
 
 
 def test_no_color_means_no_color(monkeypatch):
