@@ -49,6 +49,8 @@ class Resume:
     restart_base: int = 0
     worlds: tuple[Path, ...] = ()
     """States that the producers go on from, one a ring; else they begin from reset."""
+    exact: bool = False
+    """Whether what comes is, bit for bit, what would have come without the interruption."""
     before: Totals = field(default_factory=Totals)
     """What is to be added to the counts of the rings; seconds and restarts are of all earlier attempts."""
     lineage: Mapping[str, Any] = field(default_factory=dict)
@@ -74,11 +76,12 @@ class Resume:
     def without_worlds(self, why: str) -> Resume:
         """The same, but for worlds that begin from reset."""
         first, *rest = self.notes
-        return replace(self, worlds=(), notes=(f"{first}; resume: not exact, because {why}", *rest))
+        notes = (f"{first}; resume: not exact, because {why}", *rest)
+        return replace(self, worlds=(), exact=False, notes=notes)
 
     def report(self) -> dict[str, Any]:
         """For status.json."""
-        return {"kind": self.kind, "version": self.version, "exact": bool(self.worlds),
+        return {"kind": self.kind, "version": self.version, "exact": self.exact,
                 "notes": list(self.notes)}
 
 
@@ -121,15 +124,15 @@ def resume(prepared: Prepared, layout: Layout, directory: rundir.RunDirectory) -
     if checkpoint is None:
         # Nothing was learnt. Where runs repeat, this one is what the first attempt would have been.
         gone = "its checkpoints are gone" if made.above else "no checkpoint yet"
-        return _noted(replace(made, restart_base=0 if exact else made.restart_base), notes,
-                      f"{gone}, begins at version 0"), None
+        made = replace(made, restart_base=0 if exact else made.restart_base, exact=exact)
+        return _noted(made, notes, f"{gone}, begins at version 0"), None
     worlds, why_not = _worlds(prepared, layout, checkpoint)
     where = f"goes on from version {version} (checkpoint)"
-    made = _noted(replace(made, kind="checkpoint", worlds=worlds), notes, where)
+    made = _noted(replace(made, kind="checkpoint", worlds=worlds, exact=bool(worlds)), notes, where)
     if not exact or worlds:
         return made, None
     # At version 0 nothing was learnt either: a stop came before the first worlds were saved.
-    return made.without_worlds(why_not) if version else replace(made, restart_base=0), None
+    return made.without_worlds(why_not) if version else replace(made, restart_base=0, exact=True), None
 
 
 def _noted(made: Resume, notes: Sequence[str], where: str) -> Resume:

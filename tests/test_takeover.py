@@ -506,6 +506,7 @@ def test_a_stop_before_anything_was_learnt_changes_nothing(life, overrides):
     second = life(*overrides)
     assert second.resume.notes == ("attempt 2: goes on from version 0 (checkpoint)",)
     assert [ring.plan.restart_base for ring in second.rings] == [0, 0]
+    assert second.resume.report()["exact"]
     second.die()
 
 
