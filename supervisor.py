@@ -41,6 +41,7 @@ DONE_REASONS = ("steps", "seconds", "versions", "score")  # asked for by the run
 
 REPORT_SECONDS = 1.0
 EXPORTER_STOP_SECONDS = 3.0
+PAUSE_SECONDS = 2.0  # so late no loop comes by where the machine runs
 STARTING_STOP_SECONDS = 1.0  # a stop waits so long for a producer that is still making its worlds
 
 
@@ -84,6 +85,7 @@ class Supervisor:
         self.failed = False
         self.stopping = self.deadline = self.half_deadline = float("inf")
         self.next_tick = self.next_report = 0.0
+        self.advanced = time.monotonic()  # when the loop came by last
         # What the run holds
         self.prepare_again = prepare_again
         install_signals()
@@ -393,6 +395,11 @@ class Supervisor:
     def _advance(self) -> None:
         """The one order of shutdown."""
         now = time.monotonic()
+        lost, self.advanced = now - self.advanced - TICK_SECONDS, now
+        if lost > PAUSE_SECONDS:  # by a machine that stood still, and with it those who are to end
+            self.stopping, self.half_deadline = self.stopping + lost, self.half_deadline + lost
+            self.deadline += lost
+            self.evaluation.deadline += lost
         if self.phase is Phase.STOP_PRODUCERS:
             if not self.children.alive("producer"):
                 self.segments.control.set_producers_gone()

@@ -21,14 +21,14 @@ class Evaluation:
         self._directory = directory
         self._seconds = seconds
         self._tries = 0
-        self._deadline = float("inf")
+        self.deadline = float("inf")
         self.wanted = False
         self.result: dict[str, Any] | None = None
 
     def begin(self) -> None:
         """Raises OSError."""
         self._tries += 1
-        self._deadline = time.monotonic() + self._seconds + START_SECONDS
+        self.deadline = time.monotonic() + self._seconds + START_SECONDS
         path = self._directory.path
         command = [sys.executable, "-m", "consumers.evaluate", str(path), "--json", str(path / EVALUATION)]
         self._children.start("evaluator", 0, [*command, "--log", str(path / LOGS / "evaluator-0.log")])
@@ -36,7 +36,7 @@ class Evaluation:
     @property
     def overdue(self) -> bool:
         """Whether a process that still runs is to be killed."""
-        return not self.wanted or time.monotonic() > self._deadline
+        return not self.wanted or time.monotonic() > self.deadline
 
     def again(self, returncode: int) -> bool:
         """Whether a process that ended so was the first, and its death nobody's wish."""

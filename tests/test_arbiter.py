@@ -208,6 +208,22 @@ def test_a_killed_learner_goes_on_at_its_version_also_in_a_stop(start):
         assert ringbuf.books.at_rest(ring.books()) == []
 
 
+def test_a_machine_that_is_paused_in_a_stop_misses_no_deadline(start):
+    run = start("supervisor.deadline_seconds=8")
+    run.running()
+    pids = [one["pid"] for one in run.status()["processes"]]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    run.process.send_signal(signal.SIGTERM)
+    run.when(lambda: run.events("stopping"))
+    os.kill(run.process.pid, signal.SIGSTOP)
+    time.sleep(12)
+    for pid in [*pids, run.process.pid]:
+        os.kill(pid, signal.SIGCONT)
+    assert run.end() == 0, run.said()
+    assert run.summary()["state"] == "stopped"
+
+
 def test_a_killed_exporter_comes_back_on_the_same_port(start):
     run = start()
     run.running()
