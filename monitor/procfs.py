@@ -23,13 +23,15 @@ class Usage:
 
 
 def usage(pid: int) -> Usage | None:
-    """Usage of a process; None once it is gone."""
+    """Usage of a process; None once it is dead, whether somebody has waited for it or not."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
     # The command stands in parentheses and may hold anything, parentheses included; behind it is field 3.
     fields = text.rpartition(")")[2].split()
+    if fields[0] in ("Z", "X"):
+        return None
     return Usage(
         cpu_seconds=(int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND,
         resident_bytes=int(fields[21]) * PAGE_BYTES,

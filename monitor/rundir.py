@@ -86,6 +86,16 @@ class Earlier:
         return str((self.summary or {}).get("state") or self.last.get("state") or "killed")
 
 
+    @property
+    def alive(self) -> int | None:
+        """The pid of the last attempt's supervisor, if it lives: then somebody has deleted the lock."""
+        pid, started = self.last.get("pid"), self.last.get("start_ticks")
+        if self.last.get("boot_id") != procfs.boot_id() or not isinstance(pid, int) or pid == os.getpid():
+            return None
+        used = procfs.usage(pid)
+        return pid if used is not None and used.start_ticks == started else None
+
+
 class RunDirectory:
     """A run directory that this process holds the lock of.
 
@@ -113,6 +123,12 @@ class RunDirectory:
         except OSError as error:
             raise unwritable(path, error) from None
         earlier = Earlier.read(path)
+        if earlier is not None and earlier.alive is not None:
+            directory.release()
+            raise Unavailable(
+                f"{path} is in use by a live run (supervisor {earlier.alive}), whose lock was deleted; stop "
+                "that one, or give another run.name"
+            )
         if fresh:
             return directory
         if earlier is None and resume:
@@ -172,12 +188,14 @@ class RunDirectory:
     def write_attempt(self, run_id: str, segments: list[str], **facts: Any) -> None:
         """Writes down, before any of it is created, by what names its shared memory can be found. `facts`:
         what the next attempt must know. Raises Unavailable."""
+        own = procfs.usage(os.getpid())
         self._record = {
             "attempt": self.attempt,
             "run_id": run_id,
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "boot_id": procfs.boot_id(),
+            "start_ticks": own.start_ticks if own else None,
             "segments": segments,
             "started_unix": time.time(),
             "ended_unix": None,

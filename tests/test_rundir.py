@@ -1,5 +1,6 @@
 """The run directory: one live run at a time, nothing written over."""
 
+import dataclasses
 import fcntl
 import json
 import os
@@ -11,7 +12,7 @@ import time
 
 import pytest
 
-from monitor import rundir
+from monitor import procfs, rundir
 from monitor.rundir import Finished, Nothing, RunDirectory, Unavailable
 
 SEGMENTS = ["/headrace-0-0f-control"]
@@ -49,12 +50,28 @@ def test_the_lock_lives_as_long_as_any_process_that_inherited_it(tmp_path):
     RunDirectory.take(tmp_path / "run", fresh=True).release()
 
 
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_live_run_whose_lock_was_deleted_is_left_alone(tmp_path, monkeypatch, fresh):
+    path = tmp_path / "run"
+    held = started(path)
+    (path / rundir.LOCK).unlink()
+    own, own_pid = procfs.usage(os.getpid()), os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: own_pid + 1)  # seen from another process
+    monkeypatch.setattr(procfs, "usage", lambda pid: own if pid == own_pid else None)
+    with pytest.raises(Unavailable, match=rf"live run \(supervisor {own_pid}\), whose lock was deleted"):
+        RunDirectory.take(path, fresh=fresh)
+    later = dataclasses.replace(own, start_ticks=own.start_ticks + 1)  # its pid was given out again
+    monkeypatch.setattr(procfs, "usage", lambda pid: later)
+    RunDirectory.take(path, fresh=fresh).release()
+    held.release()
+
+
 @pytest.fixture
 def orphan(tmp_path):
     """A process that has inherited the lock of a run whose supervisor is dead."""
     held = started(tmp_path / "run")
     dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
+    os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
     holder = {"pid": dead.pid, "host": socket.gethostname()}
     os.truncate(held.path / rundir.LOCK, 0)
     (held.path / rundir.LOCK).write_text(json.dumps(holder))
@@ -63,6 +80,7 @@ def orphan(tmp_path):
     )
     os.close(held.lock_fd)
     yield child
+    dead.wait()
     child.kill()
     child.communicate()
 
