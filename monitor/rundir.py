@@ -246,10 +246,11 @@ class RunDirectory:
                 os.close(fd)
 
     def log(self, role: str, index: int) -> int:
-        """Opens logs/<role>-<index>.log for appending; the caller closes it. Where the disk has no room for
-        a new one, what is written goes nowhere."""
+        """Opens logs/<role>-<index>.log for appending, in a new folder if somebody has deleted it; the caller
+        closes it. Where the disk has no room for a new one, what is written goes nowhere."""
         path = self.path / LOGS / f"{role}-{index}.log"
         try:
+            path.parent.mkdir(exist_ok=True)
             return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         except OSError as error:
             if error.errno not in FULL:

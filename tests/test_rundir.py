@@ -266,6 +266,16 @@ while seen < 400:
     assert os.listdir(tmp_path) == ["status.json"]
 
 
+def test_a_folder_of_logs_that_was_deleted_comes_back_with_the_next_log(tmp_path):
+    directory = started(tmp_path / "run")
+    (directory.path / rundir.LOGS).rmdir()
+    log = directory.log("learner", 0)
+    os.write(log, b"here\n")
+    os.close(log)
+    assert directory.log_tail("learner", 0) == ["here"]
+    directory.release()
+
+
 def test_the_end_of_a_log_is_what_it_said_last(tmp_path):
     directory = started(tmp_path / "run")
     log = directory.log("producer", 3)
