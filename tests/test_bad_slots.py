@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -73,16 +74,25 @@ def test_a_dump_that_was_cut_off_is_refused(rig, tmp_path):
         reader.read(path)
 
 
+def stop_the_learner_before_a_ready_slot(run, ring):
+    """Its pid, and the sequence of a slot that nobody can take from READY now."""
+    while True:
+        learner = run.kill("learner", number=signal.SIGSTOP)
+        until = time.monotonic() + 1.0
+        while time.monotonic() < until:
+            for state, sequence, *_ in ring.observe().slots:
+                if state == "ready":
+                    return learner, sequence
+            time.sleep(0.01)
+        os.kill(learner, signal.SIGCONT)  # it stood where the producer has no credit left to write with
+        time.sleep(0.02)
+
+
 def test_a_run_frees_its_bad_slots_and_counts_them(start):
     run = start()
     run.running()
     _, rings = run.attach()
-    learner = run.kill("learner", number=signal.SIGSTOP)  # nobody else takes from READY
-
-    def ready():
-        return [slot for slot in rings[0].observe().slots if slot[0] == "ready"]
-
-    sequence = run.when(ready)[0][1]
+    learner, sequence = stop_the_learner_before_a_ready_slot(run, rings[0])
     name = next(name for name in run.segments() if name.endswith("-ring-0"))
     with open(SHM / name, "rb+") as file:
         Raw(file.fileno()).set_word("bad", sequence, deliveries=3)
