@@ -209,7 +209,7 @@ def test_a_killed_learner_goes_on_at_its_version_also_in_a_stop(start):
 
 
 def test_a_machine_that_is_paused_in_a_stop_misses_no_deadline(start):
-    run = start("supervisor.deadline_seconds=8")
+    run = start("supervisor.deadline_seconds=20")
     run.running()
     pids = [one["pid"] for one in run.status()["processes"]]
     for pid in pids:
@@ -217,7 +217,7 @@ def test_a_machine_that_is_paused_in_a_stop_misses_no_deadline(start):
     run.process.send_signal(signal.SIGTERM)
     run.when(lambda: run.events("stopping"))
     os.kill(run.process.pid, signal.SIGSTOP)
-    time.sleep(12)
+    time.sleep(24)
     for pid in [*pids, run.process.pid]:
         os.kill(pid, signal.SIGCONT)
     assert run.end() == 0, run.said()
