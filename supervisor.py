@@ -260,6 +260,8 @@ class Supervisor:
     def _resumption(self) -> list[str]:
         """What a learner is told of earlier ones. Their hot snapshot it finds by itself, and the newest
         checkpoint where that cannot be read; the one named here is for when nothing was published yet."""
+        with contextlib.suppress(OSError):  # what is in force, whatever became of the file
+            rundir.write_text(self.directory.path / rundir.RESOLVED, config.dump_resolved(self.config))
         published, resume = self.segments.weights.published, self.segments.resume
         told = resume.arguments()
         if published is None and resume.checkpoint is not None:

@@ -14,6 +14,7 @@ from faults import CRASH, FAIL, simulator
 from runs import QUICK, Run
 
 import ringbuf
+from monitor import rundir
 
 KILLS = int(os.environ.get("HEADRACE_KILLS", "20"))  # of producers in one run
 SOON = ("supervisor.backoff_seconds=0.01", "supervisor.backoff_max_seconds=0.02")
@@ -111,6 +112,18 @@ def test_a_simulator_that_crashes_now_and_then_is_named_and_the_run_goes_on(star
     assert f"{where}; simulator relay, last slot" in run.told()
     assert "starts again at once" in run.told()
     assert f"world {crashed['world']}" in (run.path / "logs/producer-1.log").read_text()
+
+
+def test_a_learner_starts_with_the_settings_in_force_whatever_became_of_their_file(start):
+    run = start()
+    version = run.running()["version"]
+    resolved = run.path / rundir.RESOLVED
+    in_force = resolved.read_text()
+    resolved.write_text("{ no more")
+    run.kill("learner")
+    run.until(lambda status: status["restarts"]["learner"] == 1 and status["version"] > version + 10)
+    assert resolved.read_text() == in_force
+    assert stop(run)["restarts"]["learner"] == 1
 
 
 def test_what_a_simulator_has_forked_goes_with_its_producer(start, tmp_path):
