@@ -94,6 +94,16 @@ class Supervisor:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         self.endpoint = endpoint.listen(self.config.monitor.host, self.config.monitor.port)
         self.segments = Segments.open(prepared, directory)
+        try:
+            self._assemble(plain)
+        except BaseException:  # nobody else knows of them yet
+            self.segments.leave()
+            self.segments.close()
+            raise
+
+    def _assemble(self, plain: bool) -> None:
+        """All that works on the run's memory."""
+        directory = self.directory
         self.run_id = self.segments.run_id
         from ringbuf.repair import Repair  # not before `prepare` has told who has not built it
 

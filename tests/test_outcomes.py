@@ -339,3 +339,14 @@ def test_print_config_shows_where_each_value_comes_from(folder):
 def test_print_schema_is_the_committed_one(folder):
     done = supervise(folder, "--print-schema")
     assert json.loads(done.stdout) == json.loads((ROOT / "docs/run.schema.json").read_text())
+
+
+def test_a_start_that_fails_by_a_bug_of_ours_leaves_no_memory(folder):
+    before = segments()
+    script = "import supervisor; supervisor.display.make = lambda **how: 1 / 0; supervisor.main(['run.yaml'])"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert "ZeroDivisionError" in done.stderr
+    assert left_since(before) == set()
