@@ -88,7 +88,11 @@ static outcome take_exact(rollout *r, uint64_t *version) {
     }
     if (r->loaded == *version) return DONE;
     uint64_t mark = hr_now_ns();
-    if (!hr_weights_copy(r->weights, *version, r->flat)) {
+    while (!hr_weights_copy(r->weights, *version, r->flat)) {
+        /* A roll-back may have moved the base between the two loads that gave the version. */
+        uint64_t stale = *version;
+        *version = hr_ring_exact_version(r->ring);
+        if (*version != stale) continue;
         fprintf(stderr, "version %llu left the weights channel before it was used: the channel has %u buffers, too few\n",
                 (unsigned long long)*version, r->weights->buffers);
         return FAILED;
