@@ -11,6 +11,9 @@ import pytest
 from rings import Rig
 from runs import QUICK, Run
 
+# A shell starts its background jobs with SIGINT ignored, and so would be every run that a test interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 SHM = Path("/dev/shm")
 HANG_SECONDS = 900
 
