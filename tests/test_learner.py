@@ -266,6 +266,7 @@ def test_what_may_change_in_a_live_run_does(start, tmp_path):
         checkpoint={"interval_seconds": 1e-6},
         monitor={"log_bytes": 1, "log_files": 2},
     )
+    run.until(lambda: run.learner.config.learner.learning_rate == 0.5)
     run.write(0)
     run.until(lambda: run.counters()["updates"] == 2)
     gauges = run.control.gauges(LEARNER)
