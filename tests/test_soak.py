@@ -116,6 +116,9 @@ class Soak:
                 self.spawn(slot)
             elif slot != LEARNER:
                 self.repair.take_back_credit(slot - 100)
+        for slot, _ in self.ended:  # for good: the credit that it still has would be missed by the others
+            if slot != LEARNER:
+                self.repair.take_back_credit(slot - 100)
         for slot, until in list(self.stopped.items()):
             if now >= until:
                 del self.stopped[slot]
