@@ -59,6 +59,15 @@ def read(
 
     Raises ConfigError with every problem found; Unreadable.
     """
+    tree, data = read_tree(path, "sections such as `sim:`")
+    for text in overrides:
+        override(tree, text)
+    return check(tree, os.fspath(path), data, cores=cores)
+
+
+def read_tree(path: str | os.PathLike[str], sections: str) -> tuple[Tree, bytes]:
+    """A file of sections, and its bytes; `sections`: what it needs to hold, for the message. What is wrong
+    within stands in the tree's problems. Raises ConfigError where there are no sections, Unreadable."""
     name = os.fspath(path)
     try:
         data = Path(name).read_bytes()
@@ -73,15 +82,19 @@ def read(
         raise ConfigError([f"{name}:{line}: byte 0x{data[error.start]:02x} is not UTF-8"]) from None
     if not isinstance(tree.value, dict):
         if not tree.problems:
-            tree.problems.append((Mark(name, 1, 1), "needs sections such as `sim:`"))
-        raise _failure(tree)
-    for text in overrides:
-        _override(tree, text)
+            tree.problems.append((Mark(name, 1, 1), f"needs {sections}"))
+        raise failure(tree)
+    return tree, data
+
+
+def check(tree: Tree, name: str, data: bytes, *, cores: int | None = None) -> Document:
+    """Checks the sections in `tree`, which come from the file `name`, as `read` does. Raises ConfigError with
+    every problem found."""
     try:
         config = Config.model_validate(tree.value)
     except ValidationError as error:
         tree.problems += explain(tree, name, error)
-        raise _failure(tree) from None
+        raise failure(tree) from None
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(name).stem).strip("-._")[:64] or "run"
     config = resolve(config, stem, cores or len(os.sched_getaffinity(0)))
     wrong, warnings = conflicts(config)
@@ -89,18 +102,20 @@ def read(
         where = tree.at(tuple(key.split("."))) or Mark(name)
         tree.problems.append((where, f"{key}: {text}"))
     if tree.problems:
-        raise _failure(tree)
+        raise failure(tree)
     return Document(config, name, tree, data, tuple(warnings))
 
 
-def _failure(tree: Tree) -> ConfigError:
+def failure(tree: Tree) -> ConfigError:
+    """All of a tree's problems, in the order of their places."""
     order = sorted(
         tree.problems, key=lambda problem: (problem[0].line == 0, problem[0].line, problem[0].column)
     )
     return ConfigError(list(dict.fromkeys(f"{mark}: {text}" for mark, text in order)))
 
 
-def _override(tree: Tree, text: str) -> None:
+def override(tree: Tree, text: str) -> None:
+    """Puts `section.key=value` in the place of what the file says."""
     key, equals, value_text = text.partition("=")
     source = f"override {text!r}"
     path = tuple(key.strip().split("."))
@@ -165,7 +180,7 @@ def check_sim(document: Document, spec: Mapping[str, Any]) -> dict[str, int | fl
             continue
         values[name] = types[kind](value)
     if problems.problems:
-        raise _failure(problems)
+        raise failure(problems)
     return values
 
 

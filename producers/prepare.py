@@ -54,7 +54,11 @@ def prepare(path: str, overrides: Sequence[str]) -> Prepared:
     Raises config.ConfigError, config.Unreadable or Missing.
     """
     machine = cores.read_machine()
-    document = config.read(path, overrides, cores=machine.capacity)
+    return fit(config.read(path, overrides, cores=machine.capacity), machine)
+
+
+def fit(document: config.Document, machine: cores.Machine) -> Prepared:
+    """The same for a run file that was read. Raises config.ConfigError or Missing."""
     settings = document.config
     try:
         native.check_abi()
@@ -219,10 +223,12 @@ class Segments:
 
 
 def _snapshot_bytes(prepared: Prepared) -> int:
-    """Room for a hot snapshot: two moments of each weight, two of each feature, the episodes of the score."""
+    """Room for a hot snapshot: two moments of each weight, and the anchor's if there is one, two of each
+    feature, the episodes of the score."""
     settings, built = prepared.config, prepared.program
     episodes = max(settings.stop.window, int(settings.producers.count) * settings.producers.agents)
-    moments = 2 * 4 * built.count + 2 * 8 * built.buffers[built.obs].width
+    weights = 2 + settings.learner.anchored
+    moments = weights * 4 * built.count + 2 * 8 * built.buffers[built.obs].width
     return moments + 8 * episodes + SNAPSHOT_MARGIN_BYTES
 
 
