@@ -9,7 +9,7 @@ from config.sections import Config, Schedule
 HUNG_SECONDS = 60.0
 HUNG_COMPILING_SECONDS = 300.0
 
-PROXIMAL = ("decoupled", "tis", "mis", "none")  # corrections that compare with the policy at batch start
+PROXIMAL = ("decoupled", "tis", "mis", "impact", "none")  # corrections that need a pass at batch start
 NATIVE = ("vtrace", "ppo", "tis", "none")  # corrections that consumers/loss.c knows
 
 
@@ -184,9 +184,7 @@ def resolve(config: Config, name: str, cores: int) -> Config:
         update={
             "run": config.run.model_copy(update={"name": config.run.name or name}),
             "producers": config.producers.model_copy(update={"count": producers}),
-            "supervisor": config.supervisor.model_copy(
-                update={"min_producers": least, "hung_seconds": hung}
-            ),
+            "supervisor": config.supervisor.model_copy(update={"min_producers": least, "hung_seconds": hung}),
             "weights": config.weights.model_copy(update={"pickup": pickup}),
             "policy": config.policy.model_copy(update={"placement": placement}),
             "learner": config.learner.model_copy(update=learner),

@@ -223,7 +223,7 @@ class Learner(Section):
     minibatches: Positive = 8
     """Optimizer steps of one pass."""
     correction: Literal[
-        "vtrace", "vtrace_pg", "puff", "ppo", "decoupled", "tis", "mis", "cispo", "m2po", "none"
+        "vtrace", "vtrace_pg", "puff", "ppo", "decoupled", "tis", "mis", "cispo", "m2po", "impact", "none"
     ] = "vtrace"
     """Off-policy correction; see docs/details.md."""
     loss: Literal["auto", "torch", "native"] = "auto"
@@ -236,7 +236,8 @@ class Learner(Section):
     gae_lambda: Share = 0.95
     """λ of V-trace and GAE."""
     rho_clip: PositiveNumber = 1.0
-    """ρ̄ of V-trace (`vtrace`, `vtrace_pg`, `puff`): bound on the ratio that weighs a temporal difference."""
+    """ρ̄ of V-trace (`vtrace`, `vtrace_pg`, `puff`, `impact`): bound on the ratio that weighs a temporal
+    difference."""
     c_clip: PositiveNumber = 1.0
     """c̄ of V-trace: bound on the ratio that carries the trace on; at most `rho_clip`."""
     pg_rho_clip: PositiveNumber = 1.0
@@ -257,6 +258,11 @@ class Learner(Section):
     m2po_bound: PositiveNumber = 0.04
     """Bound on the mean squared logarithm of the ratio, above which `correction: m2po` leaves out the steps
     with the largest."""
+    impact_rho: PositiveNumber = 2.0
+    """Bound on the ratio of the policy that acted to the target network's in `correction: impact`."""
+    impact_versions: Positive = 2
+    """Versions after which the target network of `correction: impact` is replaced; 1: it is the policy at
+    batch start."""
     clip: PositiveNumber = 0.2
     """ε of the PPO objective."""
     value_coef: NaturalNumber = 0.5
@@ -295,6 +301,11 @@ class Learner(Section):
     the last checkpoint; each is skipped."""
     nonfinite_rollbacks: Positive = 3
     """Such returns without a later checkpoint in between, after which the run gives up."""
+
+    @property
+    def anchored(self) -> bool:
+        """Whether the learner keeps a second set of weights beside those in training."""
+        return self.correction == "impact"
 
 
 class Weights(Section):

@@ -3,8 +3,8 @@ them by name.
 
 Pure functions of tensors, time-major [T, B]. `values` has T+1 rows, the last one the bootstrap; row t+1 is
 always the value of the true successor of step t, since a slot stores an episode's final observation there.
-mu is the behaviour policy (what acted), prox the policy at the start of the update, pi the one in training;
-w = pi/mu, r = pi/prox, m = prox/mu.
+mu is the behaviour policy (what acted), prox the policy at the start of the update or, of some arms, an older
+one, pi the one in training; w = pi/mu, r = pi/prox, m = prox/mu.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class Settings(Protocol):
     mis_mean: float | None
     cispo_clip: float
     m2po_bound: float
+    impact_rho: float
 
 
 class Segments(NamedTuple):
@@ -245,25 +246,27 @@ class Native(NamedTuple):
 class Correction:
     """One arm of `learner.correction`.
 
-    estimate: log_ratio [T, B] is the log of the policy that gave the values over mu
+    estimate: log_ratio [T, B] is the log of the policy that gave the values over mu; with `target`, of prox
     anchor: log-probability of the policy that the policy's ratio is taken against
     clips: the policy loss is PPO's, of that ratio; if not, it is -A log pi
     weight: the factor on that; None: 1
     proximal: whether Steps.proximal, and so a pass at batch start, is needed
+    target: whether prox is a target network (consumers/anchor.py)
     native: its form in consumers/loss.c, if it has one
     """
 
     estimate: Callable[[Segments, Tensor, Settings], Estimates]
-    anchor: Callable[[Steps], Tensor]
+    anchor: Callable[[Steps, Settings], Tensor]
     clips: bool = True
     weight: Callable[[Steps, Settings], Weight] | None = None
     proximal: bool = False
+    target: bool = False
     native: Native | None = None
 
     def policy_loss(self, steps: Steps, settings: Settings) -> PolicyLoss:
         """Raises ValueError where `steps` lack the proximal policy that the arm needs."""
         if self.clips:
-            log_ratio = steps.log_prob - self.anchor(steps)
+            log_ratio = steps.log_prob - self.anchor(steps, settings)
             loss = clipped_surrogate(log_ratio, steps.advantages, settings.clip)
         else:
             loss = -steps.advantages * steps.log_prob
@@ -275,14 +278,23 @@ class Correction:
         return PolicyLoss(value * loss, value != 0.0, bounded)
 
 
-def _behaviour(steps: Steps) -> Tensor:
+def _behaviour(steps: Steps, s: Settings) -> Tensor:
     return steps.behaviour
 
 
-def _proximal(steps: Steps) -> Tensor:
+def _prox(steps: Steps) -> Tensor:
     if steps.proximal is None:
         raise ValueError("this correction needs the log-probabilities of the policy at batch start")
     return steps.proximal
+
+
+def _proximal(steps: Steps, s: Settings) -> Tensor:
+    return _prox(steps)
+
+
+def _impact(steps: Steps, s: Settings) -> Tensor:
+    """min(mu/prox, rho) w is pi over the larger of prox and mu/rho."""
+    return torch.maximum(_prox(steps), steps.behaviour - math.log(s.impact_rho))
 
 
 def _vtrace(segments: Segments, log_ratio: Tensor, s: Settings) -> Estimates:
@@ -298,12 +310,18 @@ def _puff(segments: Segments, log_ratio: Tensor, s: Settings) -> Estimates:
 
 
 def _decoupled(steps: Steps, s: Settings) -> Weight:
-    return decoupled(steps.log_prob, steps.behaviour, _proximal(steps), s.decoupled_cap)
+    return decoupled(steps.log_prob, steps.behaviour, _prox(steps), s.decoupled_cap)
 
 
 def _mis(steps: Steps, s: Settings) -> Weight:
-    log_ratio = _proximal(steps) - steps.behaviour
+    log_ratio = _prox(steps) - steps.behaviour
     return masked(log_ratio, steps.kept, cap=s.mis_cap, veto=s.mis_veto, mean=s.mis_mean)
+
+
+def _impact_bound(steps: Steps, s: Settings) -> Weight:
+    """1: the bound is in the ratio."""
+    bounded = steps.behaviour - _prox(steps) > math.log(s.impact_rho)
+    return Weight(torch.ones_like(steps.behaviour), bounded)
 
 
 CORRECTIONS: Mapping[str, Correction] = {
@@ -327,7 +345,7 @@ CORRECTIONS: Mapping[str, Correction] = {
     "tis": Correction(
         estimate=_gae,
         anchor=_proximal,
-        weight=lambda steps, s: truncated(_proximal(steps) - steps.behaviour, s.tis_cap),
+        weight=lambda steps, s: truncated(_prox(steps) - steps.behaviour, s.tis_cap),
         proximal=True,
         native=Native(False, True, weighted=True),
     ),
@@ -348,6 +366,9 @@ CORRECTIONS: Mapping[str, Correction] = {
             steps.log_prob - steps.behaviour, steps.kept, bound=s.m2po_bound
         ),
     ),
+    # PPO's clip on pi over a target network, towards which V-trace corrects. Rho is in the advantage, which
+    # makes up for mu: the clipped ratio does not (Luo et al. 2020, arXiv 1912.00167, section 3).
+    "impact": Correction(estimate=_puff, anchor=_impact, weight=_impact_bound, proximal=True, target=True),
     # The control: PPO's clip on r, as if the data were on-policy.
     "none": Correction(estimate=_gae, anchor=_proximal, proximal=True, native=Native(False, True)),
 }

@@ -52,6 +52,7 @@ class View(NamedTuple):
     target: Tensor  # in the value head's units
     advantage: Tensor
     bootstrap: Tensor  # [1, m] output of the value head at row T
+    proximal: Tensor  # log-probability of the same actions under prox, which may be this policy
 
     def take(self, part: Pieces) -> View:
         return View(*(part.take(x) for x in self))
@@ -108,7 +109,7 @@ class TorchObjective:
         output = output[:horizon]
 
         advantage = normalize(view.advantage, kept, count) if s.normalize_advantage else view.advantage
-        terms = Steps(log_prob, steps.behaviour, view.log_prob, advantage, kept)
+        terms = Steps(log_prob, steps.behaviour, view.proximal, advantage, kept)
         each = self._correction.policy_loss(terms, s)
         if each.kept is None or each.kept is kept:
             policy = kept_mean(each.loss, kept, count)
@@ -120,7 +121,7 @@ class TorchObjective:
 
         with torch.no_grad():
             kl = kept_mean(_k3(log_prob - steps.behaviour), kept, count)
-            apart = (ratio(log_prob - self._correction.anchor(terms)) - 1.0).abs() > s.clip
+            apart = (ratio(log_prob - self._correction.anchor(terms, s)) - 1.0).abs() > s.clip
             clipped = _share(apart, kept, count)
             bounded = policy.new_zeros(()) if each.bounded is None else _share(each.bounded, kept, count)
             moved = kl if prior is None else kept_mean(_k3(log_prob - view.log_prob), kept, count)
@@ -128,16 +129,21 @@ class TorchObjective:
         return Outcome(figures, view, loss.backward)
 
     @torch.no_grad()
-    def estimate(self, log_prob: Tensor, output: Tensor, steps: Fields) -> View:
-        """Targets and advantages from log_prob [T, m] and the value head's output [T+1, m]."""
+    def estimate(
+        self, log_prob: Tensor, output: Tensor, steps: Fields, proximal: Tensor | None = None
+    ) -> View:
+        """Targets and advantages from log_prob [T, m] and the value head's output [T+1, m], where `proximal`
+        [T, m] says what an anchor gives the actions (None: prox is this policy)."""
         s, values = self._settings, output
+        proximal = log_prob if proximal is None else proximal
         if s.normalize_value:
             values = self._values.denormalize(output)
         segments = Segments(values, steps.rewards, steps.discounts, steps.traces, steps.valid)
-        target, advantage = self._correction.estimate(segments, log_prob - steps.behaviour, s)
+        evaluated = proximal if self._correction.target else log_prob
+        target, advantage = self._correction.estimate(segments, evaluated - steps.behaviour, s)
         if s.normalize_value:
             target = self._values.normalize(target)
-        return View(log_prob, output[:-1], target, advantage, output[-1:])
+        return View(log_prob, output[:-1], target, advantage, output[-1:], proximal)
 
 
 class NativeObjective:
@@ -221,7 +227,7 @@ class NativeObjective:
         figures = torch.tensor([o.policy, o.value, o.entropy, loss, o.kl, o.clipped, o.moved, o.capped])
         view = prior
         if view is None:
-            view = View(log_prob, values[:-1], target, advantage, values[-1:])
+            view = View(log_prob, values[:-1], target, advantage, values[-1:], log_prob)
 
         def backward() -> None:
             torch.autograd.backward([logits, output], [d_columns.movedim(0, -1), d_output])

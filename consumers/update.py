@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from consumers.anchor import TargetNetwork
 from consumers.batch import Batch, Pieces, pieces
 from consumers.corrections import Segments, decays, gae, kept_mean
 from consumers.diagnostics import (
@@ -54,6 +55,9 @@ class Update:
         self._dtype = self.model.obs_dtype(torch.bfloat16 if bf16 else torch.float32)
         self._exact = self.model.unroll if program.state_width else self.model
         self._forward = torch.compile(self._exact) if settings.compile else self._exact
+        self.anchor = None
+        if settings.correction == "impact":
+            self.anchor = TargetNetwork(program, device, settings.impact_versions)
         self._buffer = torch.empty(0)
         self._value_layer = next(op for op in program.ops if op.output == program.value)
         self._normalizer = next((op for op in program.ops if any(not w.trainable for w in op.weights)), None)
@@ -86,6 +90,8 @@ class Update:
         self._audit = dict.fromkeys(("logprob_error_max", "logprob_tolerance", "precision_gap"), math.nan)
         self._fresh = batch.newest_version == version  # these very weights acted in some of the steps
         fields = self._fields(batch)
+        if self.anchor is not None:
+            self.anchor.begin(self.flat_weights)
         weights = self.flat_weights.clone()
         churn = self._watch_choices(batch, fields, version)
         if self._fresh and self._bf16:
@@ -187,13 +193,14 @@ class Update:
             log_prob = self.model.log_prob(logits[:-1], steps.action, steps.mask)
             if i == 0 and self._fresh and not self._bf16:
                 self._compare(logits, log_prob, batch, steps, part, version)
-            found.append((log_prob, output))
+            proximal = log_prob if self.anchor is None else self._anchored(obs, batch, part, steps)
+            found.append((log_prob, output, proximal))
             self.spent_ns["copy"] += copied - begin
             self.spent_ns["forward"] += time.perf_counter_ns() - copied
             self.pulse()
         begin = time.perf_counter_ns()
-        log_prob, output = (torch.cat(x, 1) for x in zip(*found, strict=True))
-        view = self._estimator.estimate(log_prob, output, fields)
+        log_prob, output, proximal = (torch.cat(x, 1) for x in zip(*found, strict=True))
+        view = self._estimator.estimate(log_prob, output, fields, proximal)
         self.spent_ns["forward"] += time.perf_counter_ns() - begin
         return view
 
@@ -239,6 +246,13 @@ class Update:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._bf16):
             logits, output, *_ = self._forward(obs, *batch.memory(part, len(obs)))
         return logits, output
+
+    def _anchored(self, obs: Tensor, batch: Batch, part: Pieces, steps: Fields) -> Tensor:
+        """Log-probabilities [T, m] of the segments' actions under the anchor's policy; `obs` their first
+        rows."""
+        assert self.anchor is not None
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._bf16):
+            return self.anchor.log_prob(obs, batch.memory(part, len(obs)), steps.action, steps.mask)
 
     def _compare(
         self, logits: Tensor, log_prob: Tensor, batch: Batch, steps: Fields, part: Pieces, version: int
@@ -333,6 +347,8 @@ class Update:
                 self._normalizer.weights, self.observations.mean_and_inv_std(), strict=True
             ):
                 self._tensor(weight).copy_(statistic)
+        if self.anchor is not None:
+            self.anchor.settle(self.flat_weights)
 
     @property
     def flat_weights(self) -> Tensor:
@@ -354,6 +370,7 @@ class Update:
             "values": self.values.state_dict(),
             "observations": None if self._normalizer is None else self.observations.state_dict(),
             "nonfinite_steps": self.nonfinite_steps,
+            "anchor": None if self.anchor is None else self.anchor.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -364,6 +381,8 @@ class Update:
         if state["observations"] is not None:
             self.observations.load_state_dict(state["observations"])
         self.nonfinite_steps = state["nonfinite_steps"]
+        if self.anchor is not None:
+            self.anchor.load_state_dict(state.get("anchor"))
 
     @torch.no_grad()
     def load_weights(self, flat: Tensor) -> None:

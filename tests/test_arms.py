@@ -21,7 +21,7 @@ BEHAVIOUR = [name for name in ARMS if not CORRECTIONS[name].proximal]
 def learner(**keys):
     base = {
         "clip": 0.2, "pg_rho_clip": 1.1, "decoupled_cap": 2.0, "tis_cap": 1.5, "mis_cap": 2.5,
-        "mis_veto": 0.2, "mis_mean": 1.8, "cispo_clip": 0.75, "m2po_bound": 0.1,
+        "mis_veto": 0.2, "mis_mean": 1.8, "cispo_clip": 0.75, "m2po_bound": 0.1, "impact_rho": 1.2,
     }  # fmt: skip
     return config.Learner(**base | keys)
 
@@ -102,6 +102,9 @@ def truth(name, case, s):
             value, slope = surrogate(w, a, s.clip)
         elif name == "none":
             value, slope = surrogate(r, a, s.clip)
+        elif name == "impact":
+            bounded += 1 / m > s.impact_rho
+            value, slope = surrogate(min(1 / m, s.impact_rho) * w, a, s.clip)
         elif name == "decoupled":
             if w > s.decoupled_cap:  # then mu is what gives w its bound
                 m, bounded = prox_over(prox, pi, s.decoupled_cap), bounded + 1
@@ -155,7 +158,7 @@ def test_loss_gradient_and_mean_are_those_of_the_formula(
     if wide:
         s = learner(
             clip=clip, pg_rho_clip=4.0, decoupled_cap=30.0, tis_cap=6.0, mis_cap=8.0, mis_veto=None,
-            mis_mean=None, cispo_clip=5.0, m2po_bound=0.6,
+            mis_mean=None, cispo_clip=5.0, m2po_bound=0.6, impact_rho=4.0,
         )  # fmt: skip
     loss, gradient, bounded = truth(name, case, s)
     got = found(name, case, s, garbage=True)
@@ -215,7 +218,7 @@ def test_on_policy_every_arm_gives_the_policy_gradient(name):
 
 FREE = {
     "pg_rho_clip": 1e30, "decoupled_cap": 1e30, "tis_cap": 1e30, "mis_cap": 1e30, "mis_veto": None,
-    "mis_mean": None, "cispo_clip": 1e30, "m2po_bound": 1e30,
+    "mis_mean": None, "cispo_clip": 1e30, "m2po_bound": 1e30, "impact_rho": 1e30,
 }  # fmt: skip
 
 
@@ -230,6 +233,7 @@ def test_without_bounds_the_arms_that_differ_by_a_bound_are_one(dropped):
     equal_gradients("mis", "decoupled", case, s)
     equal_gradients("m2po", "ppo", case, s)
     equal_gradients("vtrace_pg", "cispo", case, s)
+    equal_gradients("impact", "none", case, s)  # but for their advantages
 
 
 @pytest.mark.parametrize("name", PROXIMAL)

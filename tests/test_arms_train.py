@@ -26,6 +26,7 @@ BOUNDS = [
     ("mis", "mis_mean", 1.02),
     ("cispo", "cispo_clip", 0.05),
     ("m2po", "m2po_bound", 1e-3),
+    ("impact", "impact_rho", 0.9),
 ]
 
 
@@ -104,7 +105,7 @@ def test_the_bound_of_an_arm_changes_what_is_learned(name, key, value):
 
 def test_every_setting_of_a_bound_is_tried():
     named = {key for key in config.Learner.model_fields if key.endswith(("_cap", "_veto", "_mean", "_bound"))}
-    assert named | {"pg_rho_clip", "cispo_clip"} == {key for _, key, _ in BOUNDS}
+    assert named | {"pg_rho_clip", "cispo_clip", "impact_rho"} == {key for _, key, _ in BOUNDS}
 
 
 @pytest.mark.parametrize("name", ARMS)

@@ -389,7 +389,7 @@ def test_every_arm_estimates_by_its_settings():
     flagged, log_ratio = tensors(random_case(14, 6, 3))
     knobs = {"gamma": 0.97, "lambda_": 0.9, "rho_clip": 1.3, "c_clip": 0.8}
     expected = dict.fromkeys(("vtrace", "vtrace_pg"), vtrace(flagged, log_ratio, **knobs))
-    expected["puff"] = puff(flagged, log_ratio, **knobs)
+    expected |= dict.fromkeys(("puff", "impact"), puff(flagged, log_ratio, **knobs))
     plain = ("ppo", "decoupled", "tis", "mis", "cispo", "m2po", "none")
     expected |= dict.fromkeys(plain, gae(flagged, gamma=0.97, lambda_=0.9))
     assert set(expected) == set(CORRECTIONS)

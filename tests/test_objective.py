@@ -30,7 +30,10 @@ def model_of(choices):
 class Case:
     """A minibatch of random steps, T of m segments, as both objectives get it."""
 
-    def __init__(self, seed, horizon, segments, choices, *, prior, masked, partial, **learner):
+    def __init__(
+        self, seed, horizon, segments, choices, *, prior, masked, partial, anchored=False, **learner
+    ):
+        """`anchored`: prox is not the policy at batch start."""
         generator = torch.Generator().manual_seed(seed)
 
         def normal(*shape):
@@ -57,8 +60,9 @@ class Case:
         self.steps = Fields(action, behaviour, rewards, discounts, traces, valid, kept, mask)
         self.prior = None
         if prior:
-            prox = behaviour + 0.3 * normal(*t_m)
-            self.prior = View(prox, *(normal(*t_m) for _ in range(3)), normal(1, segments))
+            start = behaviour + 0.3 * normal(*t_m)
+            prox = start + 0.1 * normal(*t_m) if anchored else start
+            self.prior = View(start, *(normal(*t_m) for _ in range(3)), normal(1, segments), prox)
         self.settings = config.Learner(rho_clip=1.2, c_clip=0.9, tis_cap=1.5, **learner)
         self.values = ValueStatistics()
         if self.settings.normalize_value:
@@ -107,19 +111,24 @@ def test_any_minibatch_gives_the_same_figures_targets_and_gradients(**options):
 
 @pytest.mark.parametrize("correction", sorted(CORRECTIONS))
 @pytest.mark.parametrize("partial", [False, True])
-def test_figures_are_those_of_the_steps_that_count(correction, partial):
+@pytest.mark.parametrize("anchored", [False, True])
+def test_figures_are_those_of_the_steps_that_count(correction, partial, anchored):
     """From the log-probabilities of the actions, step by step in numpy."""
-    options = {"prior": True, "masked": False, "partial": partial, "normalize_advantage": False}
+    options = {"prior": True, "masked": False, "partial": partial, "anchored": anchored}
     bounds = {"pg_rho_clip": 1.1, "mis_cap": 1.2, "mis_veto": 0.5, "m2po_bound": 0.3, "decoupled_cap": 2.0}
+    bounds |= {"impact_rho": 1.1, "normalize_advantage": False}
     case = Case(8, 6, 9, (3,), **options, **bounds, correction=correction)
     outcome, *_ = case.run(TorchObjective)
     got = dict(zip(objective.COLUMNS, outcome.figures.tolist(), strict=True))
     s, arm, steps = case.settings, CORRECTIONS[correction], case.steps
     kept = np.ones(steps.rewards.shape, bool) if steps.kept is None else steps.kept.numpy()
     pi = case.model.log_prob(case.logits, steps.action).numpy().astype(float)
-    mu, prox, a = steps.behaviour.numpy(), case.prior.log_prob.numpy(), case.prior.advantage.numpy()
+    mu, prox, a = steps.behaviour.numpy(), case.prior.proximal.numpy(), case.prior.advantage.numpy()
+    start = case.prior.log_prob.numpy()
     each = arm.policy_loss(Steps(*map(torch.tensor, (pi, mu, prox, a, kept))), s)
     anchor = prox if correction in ("none", "tis", "mis", "decoupled") else mu
+    if correction == "impact":
+        anchor = pi - np.log(np.minimum(np.exp(mu - prox), s.impact_rho) * np.exp(pi - mu))
     value = 0.5 * (case.output.numpy() - case.prior.target.numpy()) ** 2
     taking_part = kept if each.kept is None else each.kept.numpy()
     expected = {
@@ -128,7 +137,7 @@ def test_figures_are_those_of_the_steps_that_count(correction, partial):
         "clipped_ratio": (abs(np.exp(pi - anchor) - 1) > s.clip)[kept].mean(),
         "bounded_weight": 0.0 if each.bounded is None else each.bounded.numpy()[kept].mean(),
         "approx_kl": (np.exp(pi - mu) - 1 - (pi - mu))[kept].mean(),
-        "update_kl": (np.exp(pi - prox) - 1 - (pi - prox))[kept].mean(),
+        "update_kl": (np.exp(pi - start) - 1 - (pi - start))[kept].mean(),
     }
     for name, x in expected.items():
         assert got[name] == pytest.approx(x, rel=1e-4, abs=1e-6), name
