@@ -325,8 +325,8 @@ static PyMethodDef methods[] = {
     {"sweep_producer", ring_sweep_producer, METH_NOARGS,
      "After the producer's death was reaped; idempotent."},
     {"sweep_learner", ring_sweep_learner, METH_VARARGS,
-     "sweep_learner(process index or None for any, listed): after the learner's death was reaped; "
-     "idempotent. "
+     "sweep_learner(process index or None for any, listed, blameless=False): after the learner's death was "
+     "reaped; idempotent. Blameless: it was ended because of another's, and its deliveries do not count. "
      "`listed` holds (ring, sequence, ...) of the published version; other rings' entries are passed over."},
     {"lower_granted_to_head", ring_lower_granted, METH_NOARGS,
      "-> bool: takes back the credit of a producer that does not run"},

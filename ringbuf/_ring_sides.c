@@ -271,14 +271,15 @@ PyObject *ring_sweep_learner(PyObject *self, PyObject *args)
     PyObject *process, *entries;
     uint64_t index = HR_NONE;
     size_t n;
+    int blameless = 0;
     RingObject *ring = ring_as(self, AS_SUPERVISOR);
-    if (ring == NULL || !PyArg_ParseTuple(args, "OO", &process, &entries) ||
+    if (ring == NULL || !PyArg_ParseTuple(args, "OO|p", &process, &entries, &blameless) ||
         (process != Py_None && !to_u64(process, &index)))
         return NULL;
     uint64_t *listed = listed_of(entries, ring->r.plan.ring, &n);
     if (listed == NULL)
         return NULL;
-    hr_sweep_learner(&ring->r, index, listed, n);
+    hr_sweep_learner(&ring->r, index, blameless, listed, n);
     PyMem_Free(listed);
     Py_RETURN_NONE;
 }

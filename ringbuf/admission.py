@@ -80,6 +80,12 @@ def gate(version: int, views: Sequence[RingView | Observation], batch_slots: int
     return [(ring, sequence) for _, sequence, ring in ready[:missing]]
 
 
+def owned(learner: int, rings: int, learners: int) -> range:
+    """The rings of one learner of several: equally many neighbours, the same as long as the run lives."""
+    each = rings // learners
+    return range(learner * each, (learner + 1) * each)
+
+
 def exact_grant(published: int | None, base_sequence: int, base_version: int, lag: int, producers: int,
                 batch_slots: int) -> int:
     """Exact modes: the sequence below which a ring may write: the slots of batches <= published + lag."""

@@ -10,32 +10,39 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ringbuf._ring import Control, Ring, Weights
+from ringbuf.admission import owned
 
 
 class Repair:
     """Of one run. Nobody's dead are touched before they were reaped: only the kernel tells that no store of
     theirs is to come."""
 
-    def __init__(self, control: Control, weights: Weights, rings: Sequence[Ring]):
+    def __init__(self, control: Control, weights: Weights, rings: Sequence[Ring], learners: int = 1):
         self._control = control
         self._weights = weights
         self._rings = rings
+        self._learners = learners
 
     def of_producer(self, ring: int) -> None:
         """The slot it was writing is free again; its next life writes the same sequence."""
         self._rings[ring].sweep_producer()
 
-    def of_learner(self, process: int) -> None:
-        """The slots it held: consumed if the published version is made of them, else ready again."""
+    def of_learner(self, process: int, learner: int = 0, *, blameless: bool = False) -> None:
+        """The slots it held: consumed if the published version is made of them, else ready again. Not before
+        every learner is dead that had no clean end: they might publish what one of them has held.
+        `blameless`: it was ended because another died."""
         consumed = self._weights.consumed_list() if self._weights.published is not None else []
-        for ring in self._rings:
-            ring.sweep_learner(process, consumed)
+        for ring in self._of(learner):
+            ring.sweep_learner(process, consumed, blameless)
             ring.set_owner(None)
 
     def hand_over(self, learner: int) -> None:
-        """To a learner that is about to start."""
-        for ring in self._rings:
+        """To a learner that is about to start: its rings, always the same."""
+        for ring in self._of(learner):
             ring.set_owner(learner)
+
+    def _of(self, learner: int) -> list[Ring]:
+        return [self._rings[ring] for ring in owned(learner, len(self._rings), self._learners)]
 
     def take_back_credit(self, ring: int) -> None:
         """From a producer that does not run: else the whole run waits for it. In the exact modes its slots

@@ -67,7 +67,7 @@ static int is_listed(uint64_t sequence, const uint64_t *listed, size_t n_listed)
     return 0;
 }
 
-void hr_sweep_learner(hr_ring *r, uint64_t index, const uint64_t *listed, size_t n_listed)
+void hr_sweep_learner(hr_ring *r, uint64_t index, int blameless, const uint64_t *listed, size_t n_listed)
 {
     hr_lines *lines = hr_ring_lines(r);
     hr_settle(r, &lines->learner_intent);
@@ -81,10 +81,11 @@ void hr_sweep_learner(hr_ring *r, uint64_t index, const uint64_t *listed, size_t
             continue;
         if (is_listed(s, listed, n_listed)) { /* trained, published, and killed before the ack */
             counted_move(r, slot, word, hr_word(s + r->slots, 0, 0, HR_FREE), HR_CONSUMED);
-        } else if (deliveries >= HR_MAX_DELIVERIES) {
+        } else if (deliveries >= HR_MAX_DELIVERIES && !blameless) {
             move(slot, word, hr_word(s, deliveries, 0, HR_BAD));
         } else {
-            counted_move(r, slot, word, hr_word(s, deliveries, 0, HR_READY), HR_REDELIVERED);
+            uint32_t held = blameless && deliveries > 0 ? deliveries - 1 : deliveries;
+            counted_move(r, slot, word, hr_word(s, held, 0, HR_READY), HR_REDELIVERED);
         }
     }
     ring_all(r);

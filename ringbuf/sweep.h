@@ -23,8 +23,9 @@ void hr_sweep_producer(hr_ring *r);
 
 /* The learner that was process `index` (HR_NONE: whichever) is dead. Its pending count is settled; LEASED(s)
  * with (ring, s) in `listed`, the list of the published version, becomes FREE(s + N), consumed; of the others
- * the third delivery becomes BAD, the rest READY; bells rung. */
-void hr_sweep_learner(hr_ring *r, uint64_t index, const uint64_t *listed, size_t n_listed);
+ * the third delivery becomes BAD, the rest READY; bells rung. `blameless`: it was ended because another
+ * learner died, so its slots have had nothing to do with it: all become READY, and the delivery is not counted. */
+void hr_sweep_learner(hr_ring *r, uint64_t index, int blameless, const uint64_t *listed, size_t n_listed);
 
 /* BAD(s) -> FREE(s + N), counted as dropped; both bells. 0, or -1: not BAD(s). */
 int hr_ring_free_bad(hr_ring *r, uint64_t sequence);

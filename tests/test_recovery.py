@@ -293,6 +293,20 @@ def test_the_sweep_of_one_learner_leaves_anothers_leases_alone(rig):
     assert run.raw().words()[0] == ("ready", 0)
 
 
+def test_a_learner_that_was_ended_because_of_anothers_death_is_not_held_against_its_slots(rig):
+    run = rig(grant=4)
+    raw, learner = run.raw(), run.learner()
+    for _ in range(3):
+        produce(run.producer())
+    for sequence, deliveries in ((0, 2), (1, 0), (2, 2)):
+        raw.set_word("ready", sequence, deliveries=deliveries)
+        learner.lease(sequence)
+    for _ in range(2):
+        run.ring.sweep_learner(LEARNER, [(0, 2)], True)
+        assert [raw.word(slot)[:3] for slot in range(2)] == [("ready", 0, 2), ("ready", 1, 0)]
+    settled(run, redelivered=2, consumed=1, in_flight=2)
+
+
 # ---- supervisor ----
 
 @pytest.mark.parametrize("moved", [False, True])

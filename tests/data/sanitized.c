@@ -78,7 +78,7 @@ static void *supervise(void *unused)
             if (hr_word_state(seen.word) == HR_BAD)
                 hr_ring_free_bad(r, hr_word_sequence(seen.word));
         }
-        hr_sweep_learner(r, 77, NULL, 0); /* of somebody who holds nothing */
+        hr_sweep_learner(r, 77, 0, NULL, 0); /* of somebody who holds nothing */
         hr_ring_lower_granted(r);
         hr_control_pulse(r->control, HR_PHASE_STEP, books.head, hr_now_ns());
     }

@@ -74,7 +74,7 @@ static void operate(const char *operation, hr_ring *ring, hr_weights *weights, u
         hr_ring_set_owner(ring, sequence);
     } else if (strcmp(operation, "sweep") == 0) { /* sequence is on the list of the published version */
         hr_sweep_producer(ring);
-        hr_sweep_learner(ring, HR_NONE, &sequence, 1);
+        hr_sweep_learner(ring, HR_NONE, 0, &sequence, 1);
         hr_ring_lower_granted(ring);
     } else if (strcmp(operation, "free_bad") == 0) {
         need(hr_ring_free_bad(ring, sequence) == 0, "free");
