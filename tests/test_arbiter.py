@@ -221,6 +221,7 @@ def test_a_killed_learner_goes_on_at_its_version_also_in_a_stop(start):
         assert ringbuf.books.at_rest(ring.books()) == []
 
 
+@pytest.mark.soak
 def test_a_machine_that_is_paused_in_a_stop_misses_no_deadline(start):
     run = start("supervisor.deadline_seconds=20")
     run.running()

@@ -3,6 +3,7 @@
 import os
 import signal
 
+import pytest
 from command import CARTPOLE
 from faults import HANG, simulator
 from test_arbiter import stop
@@ -57,6 +58,7 @@ def test_a_simulator_that_loops_for_ever_is_named_in_its_log(start, tmp_path):
     stop(run)
 
 
+@pytest.mark.soak
 def test_a_process_that_ignores_the_request_for_its_stack_is_killed(start, tmp_path):
     deaf = f"signal(SIGABRT, SIG_IGN); {HANG}"
     library = simulator(tmp_path, "unlucky() && r->now.steps == 100", deaf)
@@ -67,6 +69,7 @@ def test_a_process_that_ignores_the_request_for_its_stack_is_killed(start, tmp_p
     stop(run)
 
 
+@pytest.mark.soak
 def test_a_restarted_process_that_does_not_come_up_is_hung_too(start, tmp_path):
     """Its second life hangs in the first reset of its worlds; the third is as the first."""
     once = f'access("{tmp_path}/hang", F_OK) == 0 && unlink("{tmp_path}/hang") == 0'

@@ -159,6 +159,7 @@ def test_a_killed_supervisor_takes_its_children_along_and_the_next_one_goes_on(r
     assert one.said().count("goes on in memory from version") == 2
 
 
+@pytest.mark.soak
 def test_starts_killed_at_any_moment_leave_what_a_good_start_goes_on_from(run):
     one = run().start()
     one.reaches(10)
@@ -222,7 +223,7 @@ def test_a_stopped_run_goes_on_and_a_done_one_where_it_is_told_to(run):
     assert "changed since attempt 1: stop.versions nothing -> " in one.said()
 
 
-@pytest.mark.parametrize("sim", ["breakout", "cartpole"])
+@pytest.mark.parametrize("sim", [pytest.param("breakout", marks=pytest.mark.soak), "cartpole"])
 def test_a_sync_run_that_was_killed_and_stopped_equals_one_that_was_not(run, sim):
     whole = run("whole", SYNC.format(sim=sim)).start()
     expected = whole.end()

@@ -238,6 +238,7 @@ def test_a_signal_before_the_first_version_stops_the_run_too(start):
     assert run.summary()["state"] == "stopped"
 
 
+@pytest.mark.soak
 def test_a_stop_does_not_wait_for_worlds_that_are_slow_to_reset(start, tmp_path):
     text = (ROOT / "tests/data/relay.c").read_text()
     begin = "static int reset(void *world, const sim_io *io) {\n"
