@@ -9,7 +9,8 @@ from config.sections import Config, Schedule
 HUNG_SECONDS = 60.0
 HUNG_COMPILING_SECONDS = 300.0
 
-PROXIMAL = ("decoupled", "tis", "mis", "impact", "none")  # corrections that need a pass at batch start
+AVERAGED = ("decoupled", "tis", "mis", "none")  # corrections whose proximal policy may be an average
+PROXIMAL = (*AVERAGED, "impact")  # corrections that need a pass at batch start
 NATIVE = ("vtrace", "ppo", "tis", "none")  # corrections that consumers/loss.c knows
 
 
@@ -114,6 +115,22 @@ def conflicts(config: Config) -> tuple[list[tuple[str, str]], list[str]]:
         config.learner.loss != "native" or config.learner.correction in NATIVE,
         "learner.loss",
         f"native has no form of correction {config.learner.correction}; needs torch or auto",
+    )
+    need(
+        config.learner.loss != "native" or config.learner.proximal == "batch",
+        "learner.loss",
+        f"native has no form of learner.proximal: {config.learner.proximal}; needs torch or auto",
+    )
+    need(
+        config.learner.proximal == "batch" or config.learner.correction in AVERAGED,
+        "learner.proximal",
+        f"{config.learner.proximal} belongs to the corrections {', '.join(AVERAGED)}, but the correction is "
+        f"{config.learner.correction}; needs batch",
+    )
+    need(
+        config.learner.targets == "batch" or not config.learner.ess_learning_rate,
+        "learner.ess_learning_rate",
+        "takes the ratios of the policy at batch start, which targets: minibatch lacks; needs false",
     )
     segments = batch * config.producers.agents
     need(

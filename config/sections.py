@@ -235,6 +235,11 @@ class Learner(Section):
     """Discount a step."""
     gae_lambda: Share = 0.95
     """λ of V-trace and GAE."""
+    proximal: Literal["batch", "ewma"] = "batch"
+    """The proximal policy of `correction: decoupled`, `tis`, `mis` and `none`: the one at batch start, or the
+    average of the weights over past optimizer steps."""
+    proximal_decay: Share = 0.889
+    """β of `proximal: ewma`: the weights of n optimizer steps ago count βⁿ."""
     rho_clip: PositiveNumber = 1.0
     """ρ̄ of V-trace (`vtrace`, `vtrace_pg`, `puff`, `impact`): bound on the ratio that weighs a temporal
     difference."""
@@ -281,6 +286,8 @@ class Learner(Section):
     """Scaling and clipping of rewards."""
     learning_rate: Scheduled = 3e-4
     """A number, or a schedule {start, end, kind, steps}."""
+    ess_learning_rate: bool = False
+    """Whether the learning rate is multiplied by √(effective sample size / steps) of each batch's ratios."""
     entropy_coef: Scheduled = 0.01
     """Weight of the entropy bonus: a number or a schedule."""
     optimizer: Literal["adamw", "muon"] = "adamw"
@@ -305,7 +312,7 @@ class Learner(Section):
     @property
     def anchored(self) -> bool:
         """Whether the learner keeps a second set of weights beside those in training."""
-        return self.correction == "impact"
+        return self.correction == "impact" or self.proximal == "ewma"
 
 
 class Weights(Section):

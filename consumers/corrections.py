@@ -172,6 +172,21 @@ def second_moment(log_ratio: Tensor, kept: Tensor | None, *, bound: float) -> We
     return Weight(value, value == 0.0)
 
 
+def weight_moments(log_ratio: Tensor, kept: Tensor | None) -> Tensor:
+    """Means of w and w^2 over the kept steps (None: all), float64 [2]; what is not a number is left out, and
+    without any step both are 1."""
+    w = ratio(log_ratio.double())
+    counted = w.isfinite() if kept is None else w.isfinite() & kept
+    w = w[counted]
+    return torch.stack([w.mean(), w.square().mean()]) if w.numel() else w.new_ones(2)
+
+
+def effective_share(moments: Tensor) -> float:
+    """The effective sample size as a share of the sample, (sum w)^2 / (N sum w^2), from weight_moments: 1
+    where the data are on-policy."""
+    return float(moments[0].square() / moments[1])
+
+
 def clipped_surrogate(log_ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
     """-min(w A, clip(w, 1-eps, 1+eps) A) of each step (Schulman et al. 2017, arXiv 1707.06347, eq. 7)."""
     w = ratio(log_ratio)

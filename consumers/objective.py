@@ -286,7 +286,8 @@ class _Objective(ctypes.Structure):
 
 def choose(settings: Any, model: PolicyModel, values: ValueStatistics, device: torch.device) -> Objective:
     """`learner.loss`: auto takes the native form where there is one for the correction and the device."""
-    able = device.type == "cpu" and model.program.choices and CORRECTIONS[settings.correction].native
+    form = CORRECTIONS[settings.correction].native if settings.proximal == "batch" else None
+    able = device.type == "cpu" and model.program.choices and form
     if settings.loss == "native" or (settings.loss == "auto" and able):
         return NativeObjective(settings, model, values)
     return TorchObjective(settings, model, values)

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from consumers.anchor import TargetNetwork
+from consumers.anchor import anchor_of
 from consumers.batch import Batch, Pieces, pieces
-from consumers.corrections import Segments, decays, gae, kept_mean
+from consumers.corrections import Segments, decays, effective_share, gae, kept_mean, weight_moments
 from consumers.diagnostics import (
     explained_variance,
     policy_churn,
@@ -55,9 +55,7 @@ class Update:
         self._dtype = self.model.obs_dtype(torch.bfloat16 if bf16 else torch.float32)
         self._exact = self.model.unroll if program.state_width else self.model
         self._forward = torch.compile(self._exact) if settings.compile else self._exact
-        self.anchor = None
-        if settings.correction == "impact":
-            self.anchor = TargetNetwork(program, device, settings.impact_versions)
+        self.anchor = anchor_of(settings, program, device)
         self._buffer = torch.empty(0)
         self._value_layer = next(op for op in program.ops if op.output == program.value)
         self._normalizer = next((op for op in program.ops if any(not w.trainable for w in op.weights)), None)
@@ -97,6 +95,9 @@ class Update:
         if self._fresh and self._bf16:
             self._audit_in_float32(batch, fields, version)
         prior = self._prior(batch, fields, version) if s.targets == "batch" else None
+        if prior is not None and s.ess_learning_rate:
+            moments = weight_moments(prior.log_prob - batch.behaviour, batch.kept)
+            self.learning_rate *= math.sqrt(effective_share(moments))
         views: list[tuple[Pieces, View]] = []
         rows: list[Tensor] = []
         epochs = skipped = 0
@@ -193,7 +194,8 @@ class Update:
             log_prob = self.model.log_prob(logits[:-1], steps.action, steps.mask)
             if i == 0 and self._fresh and not self._bf16:
                 self._compare(logits, log_prob, batch, steps, part, version)
-            proximal = log_prob if self.anchor is None else self._anchored(obs, batch, part, steps)
+            stands = self.anchor is not None and not self.anchor.steps
+            proximal = self._anchored(obs, batch, part, steps) if stands else log_prob
             found.append((log_prob, output, proximal))
             self.spent_ns["copy"] += copied - begin
             self.spent_ns["forward"] += time.perf_counter_ns() - copied
@@ -215,6 +217,8 @@ class Update:
         given = None if prior is None else prior.take(part)
         copied = time.perf_counter_ns()
 
+        if given is not None and self.anchor is not None and self.anchor.steps:
+            given = given._replace(proximal=self._anchored(obs, batch, part, steps))
         logits, output = self._run(obs, batch, part)
         outcome = self.objective(logits, output, steps, given, self.entropy_coef)
         if prior is None and self._fresh and not self._bf16:
@@ -227,6 +231,8 @@ class Update:
         backward = time.perf_counter_ns()
 
         moved = self.optimizer.step(outcome.figures[LOSS], self.learning_rate) is not None
+        if moved and self.anchor is not None:
+            self.anchor.step(self.flat_weights)
         figures = torch.cat([outcome.figures, outcome.figures.new_tensor([self.optimizer.norm])])
         spent = self.spent_ns
         spent["copy"] += copied - begin
@@ -247,6 +253,7 @@ class Update:
             logits, output, *_ = self._forward(obs, *batch.memory(part, len(obs)))
         return logits, output
 
+    @torch.no_grad()
     def _anchored(self, obs: Tensor, batch: Batch, part: Pieces, steps: Fields) -> Tensor:
         """Log-probabilities [T, m] of the segments' actions under the anchor's policy; `obs` their first
         rows."""

@@ -7,6 +7,7 @@ import torch
 from segments import Slot
 
 import config
+from config import rules
 from consumers import corrections
 from consumers.batch import Batch
 from consumers.corrections import Segments, decays
@@ -17,6 +18,7 @@ from producers.program import build
 CPU = torch.device("cpu")
 HEADS = {"discrete": [{"choices": 3}], "continuous": [{"low": -1.0, "high": 1.0}]}
 TARGET = {"correction": "impact", "impact_versions": 3}
+AVERAGE = {"correction": "decoupled", "proximal": "ewma", "proximal_decay": 0.8}
 
 
 @pytest.fixture(autouse=True)
@@ -129,6 +131,85 @@ def test_impact_is_its_formula_with_targets_towards_the_target_network_and_value
     assert figures["update_kl"] == pytest.approx(0.0, abs=1e-9), "against the policy at batch start"
 
 
+@pytest.mark.parametrize("decay", [0.0, 0.8, 1.0])
+def test_an_average_is_the_mean_of_all_weights_there_were_weighed_by_their_age_in_steps(decay):
+    updater = update(**AVERAGE | {"proximal_decay": decay})
+    seen = [weights(updater)]
+    step = updater.optimizer.step
+
+    def counted(*args, **options):
+        moved = step(*args, **options)
+        seen.append(weights(updater))
+        return moved
+
+    updater.optimizer.step = counted
+    after(updater, 3)
+    assert len(seen) == 13
+    factors = decay ** np.arange(12, -1, -1.0)
+    expected = (factors[:, None] * np.stack(seen).astype(float)).sum(0) / factors.sum()
+    np.testing.assert_allclose(updater.anchor.flat.numpy(), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_a_step_that_was_skipped_is_in_no_average():
+    updater = update(**AVERAGE)
+    after(updater, 1)
+    before = updater.anchor.flat.clone()
+    broken = slots(updater)
+    for slot in broken:
+        slot.fields["reward"][:] = np.inf
+    assert train(updater, broken)["sgd_steps"] == 0
+    assert torch.equal(updater.anchor.flat, before)
+
+
+def test_an_average_sees_observations_through_the_newest_statistics():
+    updater = update(policy={"normalize_obs": True}, **AVERAGE)
+    after(updater, 3)
+    for weight in updater.program.weights:
+        part = slice(weight.offset, weight.offset + weight.count)
+        assert torch.equal(updater.anchor.flat[part], updater.flat_weights[part]) != weight.trainable
+
+
+def test_each_minibatch_is_compared_with_the_average_of_that_moment():
+    updater, given = update(**AVERAGE), []
+    objective = updater.objective
+
+    def spy(logits, output, steps, prior, entropy_coef):
+        given.append((updater.anchor.flat.clone(), prior))
+        return objective(logits, output, steps, prior, entropy_coef)
+
+    updater.objective = spy
+    after(updater, 1)
+    on, whole = slots(updater, 0), []
+    for flat, _ in given:
+        whole.append(by_hand(updater, flat, on)[0])
+    for (_, prior), log_prob in zip(given, whole, strict=True):
+        columns = {tuple(column) for column in np.round(log_prob.numpy().T, 4).tolist()}
+        assert {tuple(column) for column in np.round(prior.proximal.numpy().T, 4).tolist()} <= columns
+        assert torch.equal(given[0][1].proximal, given[0][1].log_prob), "the first average is the policy"
+    assert not torch.equal(given[-1][1].proximal, given[-1][1].log_prob)
+
+
+@pytest.mark.parametrize("correction", rules.AVERAGED)
+def test_before_the_first_step_the_average_is_the_policy_at_batch_start(correction):
+    options = {"correction": correction, "epochs": 1, "minibatches": 1, "loss": "torch"}
+    plain, averaged = update(**options), update(**options, proximal="ewma")
+    for updater in (plain, averaged):
+        train(updater, slots(updater))
+    assert torch.equal(weights(plain), weights(averaged))
+    for updater in (plain, averaged):
+        train(updater, slots(updater))
+    assert not torch.equal(weights(plain), weights(averaged))
+
+
+@pytest.mark.parametrize("correction", rules.AVERAGED)
+def test_without_any_memory_no_ratio_to_the_average_is_ever_clipped(correction):
+    """The average is then the policy in training itself."""
+    rate = {"correction": correction, "learning_rate": 0.1}
+    forgetful, plain = update(**rate, proximal="ewma", proximal_decay=0.0), update(**rate)
+    assert train(forgetful, slots(forgetful))["clipped_ratio"] == 0.0
+    assert train(plain, slots(plain))["clipped_ratio"] > 0.0
+
+
 @pytest.mark.parametrize("heads", sorted(HEADS))
 @pytest.mark.parametrize("recurrent", ["none", "lstm", "mingru"])
 def test_an_anchor_is_evaluated_as_the_policy_itself_is(heads, recurrent):
@@ -152,7 +233,7 @@ def test_an_anchor_is_evaluated_as_the_policy_itself_is(heads, recurrent):
     assert len(seen) == 2
 
 
-@pytest.mark.parametrize("learner", [TARGET], ids=["target"])
+@pytest.mark.parametrize("learner", [TARGET, AVERAGE], ids=["target", "average"])
 def test_a_state_goes_through_a_snapshot_and_training_goes_on_bit_for_bit(learner):
     a, b = update(**learner), update(seed=9, **learner)
     after(a, 4)
@@ -164,16 +245,18 @@ def test_a_state_goes_through_a_snapshot_and_training_goes_on_bit_for_bit(learne
     assert torch.equal(weights(a), weights(b))
 
 
-def test_without_a_state_of_its_own_an_anchor_begins_as_the_weights_taken_up():
-    plain, anchored = update(correction="vtrace"), update(seed=9, **TARGET)
-    after(plain, 2)
-    anchored.load_state_dict(plain.state_dict())
-    anchored.load_weights(weights(plain))
+@pytest.mark.parametrize("learner", [{"correction": "vtrace"}, AVERAGE], ids=["none", "other"])
+def test_without_a_state_of_its_own_an_anchor_begins_as_the_weights_taken_up(learner):
+    before, anchored = update(**learner), update(seed=9, **TARGET)
+    after(before, 2)
+    anchored.load_state_dict(before.state_dict())
+    anchored.load_weights(weights(before))
     train(anchored, slots(anchored))
-    assert torch.equal(anchored.anchor.flat, weights(plain))
+    assert torch.equal(anchored.anchor.flat, weights(before))
 
 
 def test_a_learner_keeps_no_second_weights_unless_its_correction_has_use_for_them():
     for correction in corrections.CORRECTIONS:
-        learner = config.Learner(correction=correction)
-        assert (update(correction=correction).anchor is not None) == learner.anchored
+        for proximal in ("batch", "ewma"):
+            learner = {"correction": correction, "proximal": proximal}
+            assert (update(**learner).anchor is not None) == config.Learner(**learner).anchored

@@ -297,6 +297,18 @@ def test_a_wrong_override_is_named_instead_of_a_line(problems, override, text):
             "learner.targets: minibatch has no policy from",
         ),
         (
+            ["learner.proximal=ewma"],
+            "learner.proximal: ewma belongs to the corrections decoupled, tis, mis, none, but the",
+        ),
+        (
+            ["learner.proximal=ewma", "learner.correction=tis", "learner.loss=native"],
+            "learner.loss: native has no form of learner.proximal: ewma",
+        ),
+        (
+            ["learner.targets=minibatch", "learner.ess_learning_rate=true"],
+            "learner.ess_learning_rate: takes the ratios of the policy at batch start",
+        ),
+        (
             ["learner.targets=minibatch", "learner.correction=decoupled"],
             "learner.targets: minibatch has no policy from",
         ),
