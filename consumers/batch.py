@@ -97,6 +97,7 @@ class Batch:
         self.state0 = joined("state0", 0) if recurrent else None
         self._reset_before = _reset_before(self.terminated, valid) if recurrent else None  # [T+1, A]
         self._versions = joined("version")  # [T, K*G]: a slot's G groups are equal and contiguous
+        self.group = self.segments // self._versions.shape[1]  # segments that the same weights act in
         self.newest_version = int(self._versions.max())
         if oldest_version is not None:
             everyone = torch.arange(self.segments, device=device)
@@ -108,8 +109,7 @@ class Batch:
 
     def acting(self, index: Tensor) -> Tensor:
         """The versions of the weights that acted in the segments `index` [m]: [T, m] int64."""
-        segments_each = self.segments // self._versions.shape[1]
-        return self._versions.index_select(1, index // segments_each)
+        return self._versions.index_select(1, index // self.group)
 
     def memory(self, part: Pieces, rows: int) -> tuple[Tensor, ...]:
         """What a recurrent network reads beside the first `rows` observations of the segments: state0

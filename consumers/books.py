@@ -13,14 +13,16 @@ leaves counters that its successor sets right.
 from __future__ import annotations
 
 import json
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from consumers.causes import CAUSES
 from consumers.diagnostics import age_bin, finite, lag_counts, lag_spread
 from consumers.journal import Journal, append
 from consumers.score import ScoreWindow
@@ -123,11 +125,15 @@ class Books:
         }
         for name, n in more_life.items():
             life[name] += n
+        lag_mean = lag_sum / steps if steps else float("nan")
         return {
-            "lag_mean": lag_sum / steps if steps else float("nan"),
+            "lag_mean": lag_mean,
             "lag_max": lag_max,
             "lag_spread": spread,
+            "lag_sgd_steps": lag_mean * self.sgd_steps / self.updates,
             "age_seconds": age_sum / 1e9 / len(leases),
+            "age_steps": lag_mean * self.steps / self.updates,
+            "sample_reuse": figures["samples"] / steps if steps else float("nan"),
         }
 
     def rolled_back(self) -> None:
@@ -166,17 +172,23 @@ class Books:
             **{f"{phase}_seconds": ns / 1e9 for phase, ns in spent_ns.items()},
         }
         for name in LEARNER_GAUGES:
-            if line.get(name) is not None:
+            if line.get(name) is not None and not math.isnan(line[name]):
                 self._control.gauge_set(name, line[name])
         self.journal.add(json.dumps(finite(line)))
-        if figures["logprob_error_max"] > figures["logprob_tolerance"]:
-            facts = {name: figures[name] for name in ("logprob_error_max", "logprob_tolerance")}
-            self.seldom("logprob_mismatch", version=version, **facts)
+        audited, unaudited = figures["audit_label_steps"], figures["audit_label_unaudited"]
+        self.count(audited_steps=audited, unaudited_steps=unaudited)
 
-    def seldom(self, event: str, **facts: Any) -> None:
+    def alarm(self, version: int, alarms: Iterable[tuple[str, float, float]]) -> None:
+        """Tells of what audits found in the update that made `version`: (audit, found, limit) each."""
+        for audit, found, limit in alarms:
+            self.count(**{f"audit_{audit}_alarms": 1})
+            facts = {"found": found, "limit": limit, "cause": CAUSES[audit]}
+            self.seldom("audit", audit, audit=audit, version=version, **facts)
+
+    def seldom(self, event: str, kind: str = "", /, **facts: Any) -> None:
         """The 1st, 2nd, 4th, 8th ... event of its kind: what happens at every update must not fill the
         disk."""
-        self._times[event] = times = self._times.get(event, 0) + 1
+        self._times[event + kind] = times = self._times.get(event + kind, 0) + 1
         if times & (times - 1) == 0:
             self.event(event, times=times, **facts)
 

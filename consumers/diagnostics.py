@@ -128,9 +128,12 @@ def policy_churn(
     """The share of the kept observations (None: all) in which some head's likeliest choice is no longer the
     same one (Schaul et al. 2022, arXiv 2206.00730); NaN where there are none.
 
-    before, after: logits [..., sum(choices)] of the same observations, before an update and after it
+    before, after: logits [..., sum(choices)] of the same observations, before an update and after it; without
+        choices actions are continuous, and the answer NaN
     mask: bool, shaped as they are; False: not a choice. None: all are
     """
+    if not choices:
+        return math.nan
     if mask is not None:
         before, after = (torch.where(mask, x, -math.inf) for x in (before, after))
     changed = torch.zeros(before.shape[:-1], dtype=torch.bool, device=before.device)
@@ -140,6 +143,13 @@ def policy_churn(
     if kept is not None:
         changed = changed[kept]
     return float(changed.float().mean())
+
+
+def value_change(before: Tensor, after: Tensor, kept: Tensor | None) -> float:
+    """The root mean square of what an update made of the values of the kept observations (None: all); NaN
+    where there are none."""
+    change = after - before
+    return float((change if kept is None else change[kept]).square().mean().sqrt())
 
 
 def finite(figures: Mapping[str, object]) -> dict[str, object]:

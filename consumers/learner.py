@@ -26,6 +26,7 @@ import torch
 
 import config as configuration
 from consumers.allocator import keep_freed_memory
+from consumers.audits import KEPT_VERSIONS
 from consumers.batch import Batch
 from consumers.books import Books
 from consumers.checkpoint import CheckpointError
@@ -76,6 +77,7 @@ class Learner:
             seed=config.run.seed,
             device=device,
             bf16=choose_bf16(config.learner.precision, device),
+            versions=kept_versions(config),
         )
         self.update.pulse = self._pulse_train
         monitor = config.monitor
@@ -146,13 +148,14 @@ class Learner:
         batch = self._batch(leases)
         figures = self.update.train(batch, self.lineage.version, self.books.steps)
         batch.close()
-        nonfinite = figures.pop("nonfinite")
+        nonfinite, alarms = figures.pop("nonfinite"), figures.pop("alarms")
         figures |= self.books.enter(leases, self.lineage.version, leased_ns, figures, self.update.spent_ns)
         self.lineage.version += 1
         self.lineage.publish(leases)
         while leases:
             leases.pop().ack()
         self.books.tell(self.lineage.version, figures, self.update.spent_ns)
+        self.books.alarm(self.lineage.version, alarms)
         if nonfinite is not None:
             nonfinite["slots"] = [slots[i] for i in nonfinite["slots"]]
             self.books.seldom(
@@ -298,6 +301,13 @@ def choose_threads(config: configuration.Config, device: torch.device) -> int:
     if config.learner.threads != "auto":
         return int(config.learner.threads)
     return len(os.sched_getaffinity(0)) if config.exact and device.type == "cpu" else 1
+
+
+def kept_versions(config: configuration.Config) -> int:
+    """Of how many versions a learner keeps the weights for its audits: what the bound on the lag lets act,
+    and one more, since a label may be off by one."""
+    bound = config.staleness.exact if config.exact else config.staleness.limit
+    return KEPT_VERSIONS if bound is None else bound + 2
 
 
 def choose_bf16(setting: str, device: torch.device) -> bool:

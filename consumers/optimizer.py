@@ -82,6 +82,13 @@ class Optimizer:
         """Sets the gradients to 0: nothing of what backward added is used."""
         torch._foreach_zero_(self._gradients)
 
+    @property
+    def second_moment_max(self) -> float:
+        """The largest of AdamW's running means of squared gradients, NaN where there are none."""
+        moments = [state["exp_avg_sq"].max() for part in self._parts for state in part.state.values()
+                   if "exp_avg_sq" in state]  # fmt: skip
+        return float(torch.stack(moments).max()) if moments else math.nan
+
     def state_dict(self) -> list[dict]:
         """Its tensors are the optimizer's own: to be copied before the next step."""
         return [part.state_dict() for part in self._parts]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from consumers.anchor import anchor_of
+from consumers.audits import KEPT_VERSIONS, Audits
 from consumers.batch import Batch, Pieces, pieces
 from consumers.corrections import Segments, decays, effective_share, gae, kept_mean, weight_moments
 from consumers.diagnostics import (
@@ -22,6 +23,7 @@ from consumers.diagnostics import (
     ratio_statistics,
     truncated_shares,
     update_ratio,
+    value_change,
 )
 from consumers.models import PolicyModel
 from consumers.normalizers import OBSERVATION_ROWS, ObservationStatistics, ValueStatistics
@@ -30,18 +32,26 @@ from consumers.optimizer import Optimizer
 from consumers.schedules import value_at
 from producers.program import Program, Weight
 
-AUDITED_STEPS = 1024  # of a batch are evaluated in float32 as well, where training runs in bf16
-COMPARED_STEPS = 256  # of a batch are evaluated before and after an update, to tell which choices it changed
+COMPARED_STEPS = 256  # of a batch are evaluated before and after an update, to tell what it changed
 COMPARED_EVERY = 8  # versions: the two passes take over 1 % of the update of a small network
 LOSS = COLUMNS.index("loss_total")
-TOLERANCE_A_HEAD, TOLERANCE_A_LOGIT = 2e-4, 1e-5  # between log-probabilities of actor and learner, in float32
 
 
 class Update:
     """The weights in training and all that changes with them."""
 
-    def __init__(self, settings: Any, program: Program, *, seed: int, device: torch.device, bf16: bool):
-        """`settings`: the `learner` section of a run file. `bf16`: matrix products in bfloat16."""
+    def __init__(
+        self,
+        settings: Any,
+        program: Program,
+        *,
+        seed: int,
+        device: torch.device,
+        bf16: bool,
+        versions: int = KEPT_VERSIONS,
+    ):
+        """`settings`: the `learner` section of a run file. `bf16`: matrix products in bfloat16. `versions`:
+        of how many the weights are kept for the audits."""
         self.settings, self.program, self.device = settings, program, device
         self.model = PolicyModel(program, seed=seed).to(device)
         self.optimizer = Optimizer(self.model.parameters(), settings)
@@ -52,6 +62,7 @@ class Update:
         self.objective = choose(settings, self.model, self.values, device)
         self.spent_ns = dict.fromkeys(("copy", "forward", "backward", "optimizer"), 0)
         self._bf16 = bf16
+        self.audits = Audits(settings, program, seed=seed, device=device, bf16=bf16, versions=versions)
         self._dtype = self.model.obs_dtype(torch.bfloat16 if bf16 else torch.float32)
         self._exact = self.model.unroll if program.state_width else self.model
         self._forward = torch.compile(self._exact) if settings.compile else self._exact
@@ -80,21 +91,18 @@ class Update:
         Returns figures, NaN where there is nothing to tell: means over the minibatches that moved the
         weights; `sgd_steps`, how many these are; `skipped`, how many did not because loss or gradient was
         not finite, and `nonfinite` what the last of them was, None: there was none; `samples`, the kept steps
-        with reuse; `masked`, the valid steps that were not kept; and what docs/metrics.md names beside."""
+        with reuse; `masked`, the valid steps that were not kept; `alarms` of the audits; and what
+        docs/metrics.md names beside."""
         s = self.settings
         self.learning_rate = value_at(s.learning_rate, trained_steps)
         self.entropy_coef = value_at(s.entropy_coef, trained_steps)
         self.spent_ns = dict.fromkeys(self.spent_ns, 0)
-        self._audit = dict.fromkeys(("logprob_error_max", "logprob_tolerance", "precision_gap"), math.nan)
-        self._fresh = batch.newest_version == version  # these very weights acted in some of the steps
         fields = self._fields(batch)
         if self.anchor is not None:
             self.anchor.begin(self.flat_weights)
-        weights = self.flat_weights.clone()
-        churn = self._watch_choices(batch, fields, version)
-        if self._fresh and self._bf16:
-            self._audit_in_float32(batch, fields, version)
-        prior = self._prior(batch, fields, version) if s.targets == "batch" else None
+        weights = self.audits.begin(batch, version, self.flat_weights)
+        changes = self._watch(batch, fields, version)
+        prior = self._prior(batch, fields) if s.targets == "batch" else None
         if prior is not None and s.ess_learning_rate:
             moments = weight_moments(prior.log_prob - batch.behaviour, batch.kept)
             self.learning_rate *= math.sqrt(effective_share(moments))
@@ -107,7 +115,7 @@ class Update:
             for part in batch.minibatches(s.minibatches, self.generator):
                 # With nothing kept there is no gradient, but an optimizer with momentum would move.
                 kept = batch.kept is None or bool(part.take(batch.kept).any())
-                row, moved, view = self._step(batch, fields, part, prior, version, kept)
+                row, moved, view = self._step(batch, fields, part, prior, kept)
                 if moved:
                     rows.append(row)
                     if not self.is_lost:
@@ -122,10 +130,11 @@ class Update:
             if s.target_kl is not None and _mean(rows[first:])["update_kl"] > s.target_kl:
                 break
         whole = _joined(views) if prior is None else prior
-        figures = _mean(rows) | self._audit
+        self._audit(batch, version, whole, views)
+        figures = _mean(rows) | self.audits.figures | changes()
         figures |= self._ratios(batch, whole) | self._values_explained(batch, whole)
         figures["update_ratio"] = update_ratio(weights, self.flat_weights)
-        figures["policy_churn"] = churn()
+        figures["second_moment_max"] = self.optimizer.second_moment_max
         self._settle(batch, whole)
         figures["entropy_ratio"] = figures["loss_entropy"] / self._most_entropy
         return figures | {
@@ -136,6 +145,7 @@ class Update:
             "sgd_steps": len(rows),
             "skipped": skipped,
             "nonfinite": nonfinite,
+            "alarms": self.audits.alarms,
         }
 
     def examine(self, batch: Batch) -> None:
@@ -180,7 +190,7 @@ class Update:
         )
 
     @torch.no_grad()
-    def _prior(self, batch: Batch, fields: Fields, version: int) -> View:
+    def _prior(self, batch: Batch, fields: Fields) -> View:
         """One pass over the batch at its start, in runs as long as a minibatch."""
         size = batch.segments // self.settings.minibatches
         found = []
@@ -192,8 +202,6 @@ class Update:
             copied = time.perf_counter_ns()
             logits, output = self._run(obs, batch, part)
             log_prob = self.model.log_prob(logits[:-1], steps.action, steps.mask)
-            if i == 0 and self._fresh and not self._bf16:
-                self._compare(logits, log_prob, batch, steps, part, version)
             stands = self.anchor is not None and not self.anchor.steps
             proximal = self._anchored(obs, batch, part, steps) if stands else log_prob
             found.append((log_prob, output, proximal))
@@ -207,7 +215,7 @@ class Update:
         return view
 
     def _step(
-        self, batch: Batch, fields: Fields, part: Pieces, prior: View | None, version: int, kept: bool
+        self, batch: Batch, fields: Fields, part: Pieces, prior: View | None, kept: bool
     ) -> tuple[Tensor, bool, View]:
         """One optimizer step: its figures, and whether the weights moved. They did not where something was
         not finite, or no step of the minibatch is `kept`."""
@@ -221,8 +229,6 @@ class Update:
             given = given._replace(proximal=self._anchored(obs, batch, part, steps))
         logits, output = self._run(obs, batch, part)
         outcome = self.objective(logits, output, steps, given, self.entropy_coef)
-        if prior is None and self._fresh and not self._bf16:
-            self._compare(logits, outcome.view.log_prob, batch, steps, part, version)
         forward = time.perf_counter_ns()
         if not kept:
             return outcome.figures, False, outcome.view
@@ -261,38 +267,19 @@ class Update:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._bf16):
             return self.anchor.log_prob(obs, batch.memory(part, len(obs)), steps.action, steps.mask)
 
-    def _compare(
-        self, logits: Tensor, log_prob: Tensor, batch: Batch, steps: Fields, part: Pieces, version: int
-    ) -> None:
-        """At lag 0 actor and learner hold the same weights, so their log-probabilities are the same but for
-        rounding: the largest difference, and what rounding explains."""
-        fresh = batch.acting(part.segments) == version
-        if batch.state0 is not None:  # a state that older weights made on the way is not these weights'
-            fresh = fresh & fresh[0]
-        if steps.valid is not None:
-            fresh &= steps.valid
-        difference = torch.where(fresh, (log_prob.detach() - steps.behaviour).abs(), 0.0)
-        largest_logit = float(logits.detach().abs().max())
-        self._audit["logprob_error_max"] = float(difference.max())
-        self._audit["logprob_tolerance"] = (
-            TOLERANCE_A_HEAD * self.program.heads + TOLERANCE_A_LOGIT * largest_logit
-        )
-        self._fresh = False
-
-    @torch.no_grad()
-    def _audit_in_float32(self, batch: Batch, fields: Fields, version: int) -> None:
-        """The comparison above for a few segments, others at each version, and how far bf16 is from
-        float32."""
-        part = self._some(batch, version, AUDITED_STEPS)
-        steps = fields.take(part)
-        shape = (batch.horizon, part.size, *batch.observations[0].shape[2:])
-        obs = batch.observe(part.runs, batch.horizon, torch.empty(shape, device=self.device))
-        exact, *_ = self._exact(obs, *batch.memory(part, len(obs)))
-        exact_log_prob = self.model.log_prob(exact, steps.action, steps.mask)
-        rounded, _ = self._run(obs.to(self._dtype), batch, part)
-        gap = (self.model.log_prob(rounded, steps.action, steps.mask) - exact_log_prob).abs()
-        self._audit["precision_gap"] = float(gap.mean() if steps.valid is None else gap[steps.valid].mean())
-        self._compare(exact, exact_log_prob, batch, steps, part, version)
+    def _audit(self, batch: Batch, version: int, whole: View, views: list[tuple[Pieces, View]]) -> None:
+        """What the audits are to know of an update: the ratios before any step of it, its estimates."""
+        if views:  # the others' weights have been trained on the batch
+            part, first = views[0]
+            kept = None if batch.kept is None else part.take(batch.kept)
+            self.audits.ratios(first.log_prob - part.take(batch.behaviour), kept)
+        else:
+            self.audits.ratios(whole.log_prob - batch.behaviour, batch.kept)
+        if self.audits.sums_up(version):
+            target = whole.target
+            if self.settings.normalize_value:
+                target = self.values.denormalize(target)
+            self.audits.targets(batch, version, whole, self._values(whole), target)
 
     def _some(self, batch: Batch, version: int, steps: int) -> Pieces:
         """Segments of about so many steps, others at each version."""
@@ -300,25 +287,32 @@ class Update:
         size = max(n for n in range(1, most + 1) if batch.segments % n == 0)
         return pieces(torch.tensor([version % (batch.segments // size)]), size, self.device)
 
-    def _watch_choices(self, batch: Batch, fields: Fields, version: int) -> Callable[[], float]:
-        """What to call after the update for the share of choices that it changed: NaN where the actions are
-        continuous, and but for every COMPARED_EVERY-th version."""
-        if version % COMPARED_EVERY or not self.program.choices:
-            return lambda: math.nan
+    def _watch(self, batch: Batch, fields: Fields, version: int) -> Callable[[], dict[str, float]]:
+        """What to call after the update for what it changed in some steps of every COMPARED_EVERY-th version:
+        the share of choices, NaN where actions are continuous, and the values."""
+        if version % COMPARED_EVERY:
+            return lambda: dict.fromkeys(("policy_churn", "value_change"), math.nan)
         part = self._some(batch, version // COMPARED_EVERY, COMPARED_STEPS)
-        steps, before = fields.take(part), self._logits(batch, part)
-        return lambda: policy_churn(
-            before, self._logits(batch, part), self.program.choices, steps.mask, steps.valid
-        )
+        steps, (logits, output) = fields.take(part), self._look(batch, part)
+        unit = self.values.deviation if self.settings.normalize_value else 1.0
+
+        def changes() -> dict[str, float]:
+            after, values = self._look(batch, part)
+            choices = self.program.choices
+            return {
+                "policy_churn": policy_churn(logits, after, choices, steps.mask, steps.valid),
+                "value_change": value_change(output, values, steps.valid) * unit,
+            }
+
+        return changes
 
     @torch.no_grad()
-    def _logits(self, batch: Batch, part: Pieces) -> Tensor:
+    def _look(self, batch: Batch, part: Pieces) -> tuple[Tensor, Tensor]:
+        """Logits and value of the segments' steps, uncompiled: compiling takes longer than all of it."""
         obs = self._observe(batch, part, batch.horizon)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._bf16):
-            logits, *_ = self._exact(
-                obs, *batch.memory(part, len(obs))
-            )  # compiling takes longer than all of it
-        return logits
+            logits, output, *_ = self._exact(obs, *batch.memory(part, len(obs)))
+        return logits, output
 
     def _ratios(self, batch: Batch, whole: View) -> dict[str, float]:
         s, log_ratio = self.settings, whole.log_prob - batch.behaviour
@@ -328,9 +322,7 @@ class Update:
 
     def _values_explained(self, batch: Batch, whole: View) -> dict[str, float]:
         """How well the values predict what the arm makes them learn, and what was really returned."""
-        values = torch.cat([whole.output, whole.bootstrap])
-        if self.settings.normalize_value:
-            values = self.values.denormalize(values)
+        values = self._values(whole)
         flags = batch.terminated, batch.truncated, batch.valid
         discounts, traces = decays(*flags, gamma=self.settings.gamma, lambda_=1.0)
         returns = gae(Segments(values, batch.rewards, discounts, traces, batch.valid)).targets
@@ -338,6 +330,11 @@ class Update:
             "explained_variance": explained_variance(whole.output, whole.target, batch.kept),
             "explained_variance_plain": explained_variance(values[:-1], returns, batch.kept),
         }
+
+    def _values(self, whole: View) -> Tensor:
+        """[T+1, A] in the units of the rewards."""
+        values = torch.cat([whole.output, whole.bootstrap])
+        return self.values.denormalize(values) if self.settings.normalize_value else values
 
     @torch.no_grad()
     def _settle(self, batch: Batch, whole: View) -> None:

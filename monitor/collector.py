@@ -1,7 +1,7 @@
-"""The metrics: one table of names, and the collector that fills it from the shared counters at every scrape.
+"""The collector: fills the metrics (monitor/metrics.py) from the shared counters at every scrape.
 
 Counters are uint64 in shared memory and count from the start of the run; they are converted to float once a
-scrape, never added up in float. `python -m monitor.collector` writes the table in docs/metrics.md.
+scrape, never added up in float.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from monitor import procfs, rundir
+from monitor.metrics import METRICS, PREFIX
 from monitor.status import Table
 from monitor.totals import Totals
 from ringbuf.segments import memory_limit_bytes
 
-PREFIX = "headrace_"
 LAG_BUCKETS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 RUN_STATES = ("starting", "running", "stopping", "done", "stopped", "failed")
 PROCESS_STATES = ("starting", "running", "backoff", "hung", "stopping", "exited", "failed")
@@ -44,122 +44,44 @@ LEARNER_PHASES = {
     "publish": "publish_ns",
 }
 LOSS_TERMS = ("policy", "value", "entropy", "total")
-RATIO_STATS = ("mean", "p1", "p50", "p99", "max")
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One metric: its name without prefix, kind, labels and meaning."""
-
-    name: str
-    kind: str
-    labels: tuple[str, ...]
-    meaning: str
-
-
-def _entries(*rows: tuple[str, str, str, str]) -> dict[str, Entry]:
-    return {row[0]: Entry(row[0], row[1], tuple(row[2].split()), row[3]) for row in rows}
-
-
-METRICS = _entries(
-    ("build_info", "gauge", "version commit python torch cuda", "Always 1."),
-    ("run_info", "gauge", "run_id config_sha256", "Always 1."),
-    ("run_state", "gauge", "state", "1 for the state the run is in, 0 for the others."),
-    ("run_attempt", "gauge", "", "Number of this attempt at the run."),
-    ("run_samples", "gauge", "", "Valid agent-steps behind the policy, over all attempts; may step back."),
-    ("run_bytes", "gauge", "", "Packed payload committed, over all attempts."),
-    ("run_slots", "gauge", "outcome", "Slots committed, consumed and dropped, over all attempts."),
-    ("score", "gauge", "stat", "Raw score over the last window of episodes, and the best such mean."),
-    ("episodes_total", "counter", "", "Finished episodes received by the learner."),
-    ("ring_committed_bytes_total", "counter", "ring", "Packed payload written."),
-    ("ring_consumed_bytes_total", "counter", "ring", "Packed payload trained on and acknowledged."),
-    ("ring_committed_unpacked_bytes_total", "counter", "ring", "Payload as the first layer sees it."),
-    ("ring_committed_slots_total", "counter", "ring", "Committed = consumed + dropped + in flight."),
-    ("ring_consumed_slots_total", "counter", "ring", "Slots trained on and acknowledged."),
-    ("ring_dropped_slots_total", "counter", "ring", "Slots never trained on."),
-    ("ring_redelivered_slots_total", "counter", "ring", "Slots given to a learner again after a death."),
-    ("ring_not_written_slots_total", "counter", "ring", "Holes under `ring.full: drop_newest`."),
-    ("ring_consumed_samples_total", "counter", "", "Distinct valid agent-steps consumed."),
-    ("ring_fill_slots", "gauge", "ring", "Slots committed and not yet consumed or dropped."),
-    ("ring_capacity_slots", "gauge", "ring", "Slots of the ring."),
-    ("samples_dropped_total", "counter", "reason", "Agent-steps never trained on."),
-    ("producer_steps_total", "counter", "producer", "Valid agent-steps committed."),
-    ("producer_episodes_total", "counter", "producer", "Episodes finished in committed slots."),
-    ("producer_phase_seconds_total", "counter", "producer phase", "Time by what it was spent on."),
-    ("producer_wait_seconds_total", "counter", "producer reason", "Time waiting."),
-    ("producer_abandoned_steps_total", "counter", "producer reason", "Agent-steps of slots given up."),
-    ("producer_pickups_total", "counter", "producer", "Versions of the weights copied."),
-    ("producers", "gauge", "state", "Producers by state; `failed`: the run goes on without them."),
-    ("process_restarts_total", "counter", "role index", "Processes started in place of one that died."),
-    ("process_resident_memory_bytes", "gauge", "role index", "Resident memory."),
-    ("process_open_fds", "gauge", "role index", "Open file descriptors."),
-    ("process_threads", "gauge", "role index", "Threads."),
-    ("process_cpu_seconds_total", "counter", "role index", "CPU time, user and system."),
-    ("learner_samples_total", "counter", "learner", "Agent-steps trained on, with reuse."),
-    ("learner_updates_total", "counter", "learner", "Batches trained on, which is versions made."),
-    ("learner_sgd_steps_total", "counter", "learner", "Optimizer steps."),
-    ("learner_wait_seconds_total", "counter", "learner reason", "Time waiting."),
-    ("learner_phase_seconds_total", "counter", "learner phase", "Time by what it was spent on."),
-    (
-        "learner_last_update_timestamp_seconds",
-        "gauge",
-        "learner",
-        "Unix time; of the start before the first.",
-    ),
-    (
-        "learner_nonfinite_batches_total",
-        "counter",
-        "learner",
-        "Batches with a loss or gradient that is no number.",
-    ),
-    (
-        "learner_nonfinite_steps_total",
-        "counter",
-        "learner",
-        "Optimizer steps skipped for such a loss or gradient.",
-    ),
-    ("learner_rollbacks_total", "counter", "learner", "Returns to an earlier checkpoint."),
-    (
-        "learner_resumes_total",
-        "counter",
-        "learner",
-        "Hot snapshots and checkpoints that a learner began with.",
-    ),
-    (
-        "learner_examined_slots_total",
-        "counter",
-        "learner",
-        "Slots looked at alone, since two learners died with them.",
-    ),
-    ("learner_loss", "gauge", "term", "Last value."),
-    ("learner_grad_norm", "gauge", "", "Of the last update, before clipping."),
-    ("learner_rate", "gauge", "", "Learning rate of the last update."),
-    ("policy_kl", "gauge", "", "KL divergence of the last update."),
-    ("policy_entropy_ratio", "gauge", "", "Entropy / log(number of actions)."),
-    ("policy_version", "gauge", "", "Last version published."),
-    ("policy_published_timestamp_seconds", "gauge", "", "Unix time; of the start before the first."),
-    ("value_explained_variance", "gauge", "", "Of value targets by values."),
-    ("importance_ratio", "gauge", "stat", "Learner's probability / acting probability, last batch."),
-    ("importance_clipped_ratio", "gauge", "", "Share of steps at the clip."),
-    ("logprob_error", "gauge", "", "Largest learner - actor difference of log-probabilities at lag 0."),
-    ("precision_gap", "gauge", "", "Mean absolute bf16 - float32 difference of log-probabilities."),
-    ("batch_staleness_updates", "histogram", "", "Version lag of each consumed step."),
-    ("sample_age_seconds", "histogram", "", "Commit to lease, of each consumed slot."),
-    ("staleness_limit_updates", "gauge", "", "The bound on the lag; absent where there is none."),
-    ("checkpoint_interval_seconds", "gauge", "", "`checkpoint.interval_seconds`."),
-    ("checkpoint_last_success_timestamp_seconds", "gauge", "", "Unix time; of the start before the first."),
-    ("checkpoint_duration_seconds", "gauge", "", "Of the last one."),
-    ("checkpoint_size_bytes", "gauge", "", "Of the last one."),
-    ("checkpoints_total", "counter", "", "Checkpoints written."),
-    ("checkpoint_failures_total", "counter", "", "Checkpoints that could not be written."),
-    ("run_dir_bytes", "gauge", "", "Size of all files of the run directory."),
-    ("run_dir_bound_bytes", "gauge", "", "What the settings allow them; absent before a checkpoint."),
-    ("run_dir_free_bytes", "gauge", "", "Free space of the run directory's file system."),
-    ("run_dir_size_bytes", "gauge", "", "Size of the run directory's file system."),
-    ("memory_limit_bytes", "gauge", "", "Memory of the container, or of the machine if it has no limit."),
-    ("collector_duration_seconds", "gauge", "", "Time the last scrape took to collect."),
-    ("collector_errors_total", "counter", "", "Scrapes that failed in part."),
-)
+RATIO_STATS = ("mean", "min", "p1", "p50", "p99", "max")
+AUDITS = ("label", "ratio", "target", "precision")
+# Metrics without labels, and those with one, and the gauges they show.
+GAUGES = {
+    "learner_grad_norm": "grad_norm",
+    "learner_rate": "learning_rate",
+    "learner_update_ratio": "update_ratio",
+    "learner_second_moment_max": "second_moment_max",
+    "policy_kl": "approx_kl",
+    "policy_update_kl": "update_kl",
+    "policy_entropy_ratio": "entropy_ratio",
+    "policy_churn_ratio": "policy_churn",
+    "value_explained_variance": "explained_variance",
+    "value_explained_variance_plain": "explained_variance_plain",
+    "value_change": "value_change",
+    "importance_log_ratio_max": "ratio_log_max",
+    "importance_effective_sample_ratio": "ratio_ess",
+    "importance_chi2": "ratio_chi2",
+    "importance_clipped_ratio": "clipped_ratio",
+    "batch_staleness_sgd_steps": "lag_sgd_steps",
+    "batch_age_steps": "age_steps",
+    "batch_age_seconds": "age_seconds",
+    "sample_reuse_ratio": "sample_reuse",
+    "audit_label_error": "audit_label_error",
+    "audit_label_limit": "audit_label_tolerance",
+    "audit_ratio_mean": "audit_ratio_mean",
+    "audit_ratio_limit": "audit_ratio_limit",
+    "audit_target_error": "audit_target_error",
+    "precision_gap": "precision_gap",
+}
+LABELLED_GAUGES = {
+    "learner_loss": {term: f"loss_{term}" for term in LOSS_TERMS},
+    "importance_ratio": {stat: f"ratio_{stat}" for stat in RATIO_STATS},
+    "importance_kl": {estimate: f"ratio_{estimate}" for estimate in ("k1", "k2", "k3")},
+    "importance_cut_ratio": {"rho": "rho_clipped", "c": "c_clipped", "weight": "bounded_weight"},
+    "batch_lag_updates": {stat: f"lag_{stat}" for stat in ("mean", "max", "spread")},
+    "score": {stat: f"score_{stat}" for stat in ("mean", "best")},
+}
 
 
 @dataclass(frozen=True)
@@ -340,23 +262,15 @@ class RunCollector(Collector):
         if counters["ready"]:
             self._add("policy_version", counters["version"])
         self._add("policy_published_timestamp_seconds", timestamp("last_publish_unix_ns"))
-        for term in LOSS_TERMS:
-            self._add_finite("learner_loss", gauges[f"loss_{term}"], term)
-        for stat in RATIO_STATS:
-            self._add_finite("importance_ratio", gauges[f"ratio_{stat}"], stat)
-        for stat in ("mean", "best"):
-            self._add_finite("score", gauges[f"score_{stat}"], stat)
-        for metric, gauge in (
-            ("learner_grad_norm", "grad_norm"),
-            ("learner_rate", "learning_rate"),
-            ("policy_kl", "approx_kl"),
-            ("policy_entropy_ratio", "entropy_ratio"),
-            ("value_explained_variance", "explained_variance"),
-            ("importance_clipped_ratio", "clipped_ratio"),
-            ("logprob_error", "logprob_error_max"),
-            ("precision_gap", "precision_gap"),
-        ):
+        for metric, gauge in GAUGES.items():
             self._add_finite(metric, gauges[gauge])
+        for metric, shown in LABELLED_GAUGES.items():
+            for label, gauge in shown.items():
+                self._add_finite(metric, gauges[gauge], label)
+        for audit in AUDITS:
+            self._add("audit_alarms_total", counters[f"audit_{audit}_alarms"], audit)
+        for outcome in ("audited", "unaudited"):
+            self._add("audit_steps_total", counters[f"{outcome}_steps"], outcome)
         self._add("checkpoints_total", counters["checkpoints"])
         self._add("checkpoint_failures_total", counters["checkpoint_failures"])
         self._add("checkpoint_last_success_timestamp_seconds", timestamp("last_checkpoint_unix_ns"))
@@ -394,16 +308,3 @@ def _cumulated(bins: Sequence[int]) -> list[int]:
         total += count
         sums.append(total)
     return sums
-
-
-def markdown() -> str:
-    """The reference of all metrics, for docs/metrics.md."""
-    lines = ["| name | type | labels | meaning |", "|---|---|---|---|"]
-    for entry in METRICS.values():
-        labels = ", ".join(f"`{label}`" for label in entry.labels) or "-"
-        lines.append(f"| `{PREFIX}{entry.name}` | {entry.kind} | {labels} | {entry.meaning} |")
-    return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    print(markdown(), end="")

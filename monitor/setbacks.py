@@ -1,15 +1,18 @@
-"""What whoever watches a run is to hear of though it goes on: a full disk, failed checkpoints, roll-backs."""
+"""What whoever watches a run is to hear of though it goes on: a full disk, failed checkpoints, roll-backs,
+alarms of audits."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
+from consumers.causes import CAUSES
+
 CALM_REPORTS = 10  # in a row, before a disk counts as having room: one that is nearly full comes and goes
 
 
 class Setbacks:
-    """Tells of each once when it begins, and once when it is over."""
+    """Tells of each once when it begins, and once when it is over; of audits ever more seldom."""
 
     def __init__(self, directory: Path):
         self._directory = directory
@@ -43,4 +46,8 @@ class Setbacks:
         elif self._unsaved and counters["checkpoints"] > before["checkpoints"]:
             self._unsaved = False
             found.append("a checkpoint was written again")
+        for audit, cause in CAUSES.items():
+            times, told = counters[f"audit_{audit}_alarms"], before[f"audit_{audit}_alarms"]
+            if times.bit_length() > told.bit_length():  # the 1st, 2nd, 4th, 8th ... was among them
+                found.append(f"{audit} audit, alarm {times}: {cause}; events.jsonl has the figures (audit)")
         return found

@@ -36,7 +36,7 @@ LOSSES = (
     "entropy_ratio",
     "explained_variance",
     "clipped_ratio",
-    "logprob_error_max",
+    "audit_label_error",
     "precision_gap",
     "learning_rate",
     "entropy_coef",

@@ -72,14 +72,24 @@
     X(run_episodes)                                                                                         \
     X(nonfinite_steps)   /* of the optimizer that were skipped */                                           \
     X(examined_slots)    /* at their third delivery */                                                      \
-    X(resumes)           /* from a hot snapshot or a checkpoint */
+    X(resumes)           /* from a hot snapshot or a checkpoint */                                           \
+    X(audit_label_alarms) /* this and the next three: times that an audit found more than its limit */       \
+    X(audit_ratio_alarms)                                                                                   \
+    X(audit_target_alarms)                                                                                  \
+    X(audit_precision_alarms)                                                                               \
+    X(audited_steps)     /* compared with the weights of their version */                                   \
+    X(unaudited_steps)   /* drawn for that, but those weights are not at hand */
 
-#define HR_LEARNER_GAUGES(X)                                                                                \
+#define HR_LEARNER_GAUGES(X) /* named as the figures of metrics.jsonl */                                     \
     X(score_mean) X(score_best) X(solved_at_seconds) X(learning_rate) X(entropy_coef)                       \
-    X(loss_policy) X(loss_value) X(loss_entropy) X(loss_total) X(grad_norm) X(approx_kl)                    \
-    X(entropy_ratio) X(explained_variance) X(clipped_ratio)                                                 \
-    X(ratio_mean) X(ratio_p1) X(ratio_p50) X(ratio_p99) X(ratio_max)                                        \
-    X(logprob_error_max) /* |learner - actor| log-probability on the first minibatch at lag 0 */            \
-    X(precision_gap)     /* bf16 minus float32 log-probability, mean absolute */
+    X(loss_policy) X(loss_value) X(loss_entropy) X(loss_total) X(grad_norm) X(approx_kl) X(update_kl)       \
+    X(entropy_ratio) X(clipped_ratio) X(bounded_weight) X(rho_clipped) X(c_clipped)                         \
+    X(explained_variance) X(explained_variance_plain) X(value_change)                                       \
+    X(update_ratio) X(second_moment_max) X(policy_churn)                                                    \
+    X(ratio_mean) X(ratio_min) X(ratio_p1) X(ratio_p50) X(ratio_p99) X(ratio_max) X(ratio_log_max)          \
+    X(ratio_ess) X(ratio_chi2) X(ratio_k1) X(ratio_k2) X(ratio_k3)                                          \
+    X(lag_mean) X(lag_max) X(lag_spread) X(lag_sgd_steps) X(age_steps) X(age_seconds) X(sample_reuse)       \
+    X(audit_label_error) X(audit_label_tolerance) X(audit_ratio_mean) X(audit_ratio_limit)                  \
+    X(audit_target_error) X(precision_gap)
 
 #endif

@@ -137,9 +137,12 @@ def test_what_is_out_of_the_ordinary_is_told_ever_more_seldom(start):
     run.until(lambda: run.counters()["updates"] == 9)
     run.stop("signal")
     events = [json.loads(line) for line in (run.folder / "events.jsonl").read_text().splitlines()]
-    told = [event["times"] for event in events if event["event"] == "logprob_mismatch"]
-    assert told == [1, 2, 4, 8][: len(told)]
-    assert told
+    told = [event for event in events if (event["event"], event.get("audit")) == ("audit", "label")]
+    assert [event["times"] for event in told] == [1, 2, 4, 8]
+    assert [event["version"] for event in told] == [1, 2, 4, 8]
+    assert all(event["found"] > event["limit"] and "labelled" in event["cause"] for event in told)
+    assert run.counters()["audit_label_alarms"] == 9
+    assert run.counters()["audited_steps"] == run.counters()["steps"], "so few are all looked at"
 
 
 def test_the_goal_ends_the_run(start):

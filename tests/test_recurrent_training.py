@@ -150,9 +150,9 @@ def test_a_task_that_needs_memory_is_solved(kind, tmp_path):
     assert score["evaluated"]["mean"] > 0.8
     assert score["evaluated"]["argmax"]["mean"] > 0.8
     updates = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    audits = [u for u in updates if u.get("logprob_error_max") is not None]
+    audits = [u for u in updates if u.get("audit_label_error") is not None]
     assert len(audits) > 10
-    assert all(u["logprob_error_max"] <= u["logprob_tolerance"] for u in audits)
+    assert all(u["audit_label_error"] <= u["audit_label_tolerance"] for u in audits)
 
 
 def test_a_run_goes_on_from_its_checkpoint_as_if_its_state_had_never_left_the_producer(tmp_path):

@@ -1,10 +1,13 @@
-"""Whoever watches the terminal hears of a full disk, failed checkpoints and roll-backs, each of them once."""
+"""Whoever watches the terminal hears of a full disk, failed checkpoints and roll-backs, each of them once, and
+of alarms of audits."""
 
 from pathlib import Path
 
+from consumers.causes import CAUSES
 from monitor.setbacks import CALM_REPORTS, Setbacks
 
-NONE = {"rollbacks": 0, "checkpoint_failures": 0, "checkpoints": 1}
+AUDITS = {f"audit_{audit}_alarms": 0 for audit in CAUSES}
+NONE = {"rollbacks": 0, "checkpoint_failures": 0, "checkpoints": 1, **AUDITS}
 
 
 def begun(counters=NONE):
@@ -54,3 +57,23 @@ def test_every_roll_back_is_told():
         (told,) = after(setbacks, rollbacks=rollbacks)
         assert "went back to a checkpoint" in told
         assert after(setbacks, rollbacks=rollbacks) == []
+
+
+def test_an_alarm_of_an_audit_is_told_with_its_usual_cause_ever_more_seldom():
+    setbacks = begun()
+    told = [after(setbacks, audit_label_alarms=times) for times in range(1, 10)]
+    assert [times for times, lines in enumerate(told, 1) if lines] == [1, 2, 4, 8]
+    (first,) = told[0]
+    assert first.startswith("label audit, alarm 1: ")
+    assert "version labels" in first
+    (late,) = after(setbacks, audit_label_alarms=40)
+    assert "alarm 40" in late
+
+
+def test_each_audit_is_told_of_by_itself_and_what_earlier_learners_found_is_no_news():
+    found = dict.fromkeys(AUDITS, 3)
+    setbacks = begun(NONE | found)
+    assert setbacks.news(NONE | found, written=True) == []
+    for audit in CAUSES:
+        (line,) = after(setbacks, **found | {f"audit_{audit}_alarms": 4})
+        assert line.startswith(f"{audit} audit")

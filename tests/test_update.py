@@ -175,25 +175,6 @@ def test_schedules_follow_the_steps_trained():
     assert torch.equal(weights(updater), before)
 
 
-@pytest.mark.parametrize("bf16", [False, True])
-@pytest.mark.parametrize("targets", ["batch", "minibatch"])
-def test_at_lag_0_actor_and_learner_agree_and_a_wrong_log_probability_is_found(targets, bf16):
-    def fresh():
-        return update(targets=targets, bf16=bf16)
-
-    on = acted_by(fresh(), slots())
-    figures = train(fresh(), on, version=0)
-    assert figures["logprob_error_max"] <= figures["logprob_tolerance"]
-    for slot in on:
-        slot.fields["logprob"] = slot.fields["logprob"] + np.float32(0.01)
-    wrong = train(fresh(), on, version=0)
-    assert wrong["logprob_error_max"] == pytest.approx(0.01, abs=1e-3)
-    assert wrong["logprob_error_max"] > wrong["logprob_tolerance"]
-    later = train(fresh(), on, version=1)
-    assert math.isnan(later["logprob_error_max"]), "nothing to compare with at lag 1"
-    assert math.isnan(figures["precision_gap"]) != bf16
-
-
 def test_at_lag_0_the_first_ratio_is_one():
     updater = update(targets="batch")
     figures = train(updater, acted_by(updater, slots()))
