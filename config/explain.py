@@ -30,13 +30,13 @@ def walk(
         yield from walk(properties_of(node, defs), defs, (*prefix, name))
 
 
-def describe(node: Mapping[str, Any]) -> str:
-    """What a value has to be, in words."""
+def describe(node: Mapping[str, Any], defs: Mapping[str, Any] | None = None) -> str:
+    """What a value has to be, in words. `defs`: of the schema that the node is in; None: that of run files."""
     if "anyOf" in node or "oneOf" in node:
-        options = [describe(option) for option in (*node.get("anyOf", ()), *node.get("oneOf", ()))]
+        options = [describe(option, defs) for option in (*node.get("anyOf", ()), *node.get("oneOf", ()))]
         return " or ".join(dict.fromkeys(option for option in options if option))
     if "$ref" in node:
-        keys = properties_of(node, schema()["$defs"])
+        keys = properties_of(node, schema()["$defs"] if defs is None else defs)
         return "a section of " + ", ".join(keys)
     if "const" in node:
         return str(node["const"])

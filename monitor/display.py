@@ -20,9 +20,9 @@ IDLE_STATES = ("backoff", "hung", "failed")
 
 
 class Display(Protocol):
-    """Shows reports as monitor.status makes them; called about once a second."""
+    """Shows reports, each display those of its own kind; called about once a second."""
 
-    def show(self, status: dict[str, Any]) -> None: ...
+    def show(self, report: Any) -> None: ...
 
     def say(self, text: str) -> None:
         """A line that stays."""
@@ -46,8 +46,8 @@ class Lasting:
         self._stream = stream
         self._gone = False
 
-    def show(self, status: dict[str, Any]) -> None:
-        self._try(lambda: self.display.show(status))
+    def show(self, report: Any) -> None:
+        self._try(lambda: self.display.show(report))
 
     def say(self, text: str) -> None:
         self._try(lambda: self.display.say(text))

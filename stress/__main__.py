@@ -1,0 +1,180 @@
+"""Runs a study: `python -m stress FILE.yaml [section.key=value ...]`.
+
+    --list          prints the cells and what each came to, runs none
+    --only WHICH    lagged: cells that no load of the machine changes; wall: those that need it for themselves
+    --workers N     learners at once, where the wall clock does not count
+    --plain         lines instead of a live picture
+
+Finished cells are never run again: started once more, it goes on with the others. Exit codes: 0 done, 2
+usage, 64 bad study file, 69 a needed resource is missing, 130 and 143 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import config
+from monitor import exits
+from monitor.display import Lasting
+from producers import cores, native
+from producers.prepare import Missing
+from stress import progress, store
+from stress.cells import Cell, Matrix, threshold
+from stress.reading import StudyFile, read
+from stress.runner import ONLY, Runner
+from stress.store import Store
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m stress", description="Runs a study.", allow_abbrev=False)
+    parser.add_argument("study", metavar="FILE.yaml", help="the study file")
+    parser.add_argument("overrides", metavar="section.key=value", nargs="*", help="instead of the file's")
+    parser.add_argument("--list", action="store_true", help="print the cells, run none")
+    parser.add_argument("--only", choices=sorted(ONLY), help="the cells that need the machine, or the others")
+    parser.add_argument("--workers", type=_positive, help="learners at once; default: study.workers")
+    parser.add_argument("--plain", action="store_true", help="lines instead of a live picture")
+    return parser.parse_intermixed_args(arguments)
+
+
+def start(options: argparse.Namespace) -> int:
+    """Does what the command line says; returns the exit code."""
+    file = read(options.study, options.overrides)
+    try:
+        native.check_abi()
+    except native.NativeError as error:
+        raise Missing(str(error)) from None
+    machine = cores.read_machine()
+    matrix = Matrix(file, machine)
+    kept = Store(file.folder)
+    wanted = options.workers or file.study.study.workers
+    workers = machine.capacity if wanted == "auto" else int(wanted)
+    if options.list:
+        print("\n".join(listed(matrix, kept)))
+        return exits.DONE
+    with kept.held():
+        display = progress.make(plain=options.plain)
+        try:
+            return run(matrix, kept, display, workers=workers, only=options.only)
+        finally:
+            display.close()
+
+
+def run(matrix: Matrix, kept: Store, display: Lasting, *, workers: int, only: str | None) -> int:
+    """Runs what is not finished, and writes down what the study is. Raises store.Unavailable, Missing."""
+    runner = Runner(matrix, kept, display, workers=workers, only=only)
+    kept.describe(described(matrix, runner.planned, workers))
+    left = runner.left
+    alone = sum(cell.kind.exclusive for cell in left)
+    display.say(
+        f"{matrix.file.study.study.name}: {len(runner.planned)} cells, {len(left)} of them to be run "
+        f"({alone} with the machine to themselves, the others {workers} at once), by the file's word in "
+        f"{progress.clock(runner.estimate(left))}; in {kept.folder}"
+    )
+    foreign = sum(
+        cell.id in kept.cells and kept.cells[cell.id].get("code") != runner.code for cell in runner.planned
+    )
+    if foreign:
+        display.say(
+            f"warning: {foreign} finished cells were made by other code than this; to have them run "
+            f"anew, delete their files in {kept.folder / store.CELLS}"
+        )
+    began = time.monotonic()
+    try:
+        code = runner.run()
+    finally:
+        runner.plan()
+        display.say(summary(runner, time.monotonic() - began))
+    if code == exits.DONE:
+        kept.describe(described(matrix, runner.planned, workers))
+    return code
+
+
+def summary(runner: Runner, seconds: float) -> str:
+    """One line that says how far the study is."""
+    kept, left = runner.store, runner.left
+    done = [kept.cells[cell.id] for cell in runner.planned if cell.id in kept.cells]
+    failed = sum(record["status"] == "failed" for record in done)
+    text = f"{len(done)} of {len(runner.planned)} cells are finished ({failed} failed)"
+    text += f", after {progress.clock(seconds)}"
+    return f"{text}; {len(left)} are left: the same command goes on with them" if left else text
+
+
+def listed(matrix: Matrix, kept: Store) -> list[str]:
+    """A line a cell, and a last one for all."""
+    cells = [*matrix.tuning, *matrix.main(matrix.choose(kept.cells))]
+    lines = [
+        f"{cell.id if cell.learning_rate is not None else '-':16}  {state(kept, cell):6}  "
+        f"{cell.kind.purpose:6}  {cell}"
+        for cell in cells
+    ]
+    done = sum(cell.id in kept.cells for cell in cells)
+    return [*lines, f"{len(cells)} cells, {done} finished"]
+
+
+def state(kept: Store, cell: Cell) -> str:
+    return str(kept.cells[cell.id]["status"]) if cell.id in kept.cells else "-"
+
+
+def described(matrix: Matrix, cells: Sequence[Cell], workers: int) -> dict[str, Any]:
+    """study.resolved.json"""
+    file: StudyFile = matrix.file
+    study = file.study
+    kinds = {cell.kind for cell in cells}
+    tasks = {
+        name: {
+            "solved": task.solved,
+            "floor": task.floor,
+            "threshold": threshold(task),
+            "steps": matrix.steps(name),
+            "slow_tail": task.slow_tail,
+        }
+        for name, task in study.tasks.items()
+    }
+    purposes = [cell.kind.purpose for cell in cells]
+    return {
+        "name": study.study.name,
+        "file": file.path,
+        "tasks": tasks,
+        "arms": list(dict.fromkeys(cell.kind.correction for cell in cells)),
+        "lags": sorted({kind.lag for kind in kinds if kind.mode == "lagged"}),
+        "seeds": sorted({cell.seed for cell in cells if cell.kind.purpose != "tuning"}),
+        "primary": [{"name": name, **contrast.model_dump()} for name, contrast in study.primary.items()],
+        "planned_cells": len(cells),
+        "planned": {purpose: purposes.count(purpose) for purpose in sorted(set(purposes))},
+        "machine": store.machine(),
+        "workers": workers,
+        "code": store.code_fingerprint(),
+        "study": file.tree.value,
+    }
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = parse(arguments)
+    try:
+        return start(options)
+    except config.ConfigError as error:
+        print("\n".join(error.problems), file=sys.stderr)
+        return exits.CONFIG
+    except config.Unreadable as error:
+        print(f"stress: {error}", file=sys.stderr)
+        return exits.USAGE
+    except (Missing, store.Unavailable) as error:
+        print(f"stress: {error}", file=sys.stderr)
+        return exits.MISSING
+    except KeyboardInterrupt:  # before there was anything to end in order
+        return exits.SIGNAL + 2
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
