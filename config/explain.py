@@ -31,7 +31,7 @@ def walk(
 
 
 def describe(node: Mapping[str, Any], defs: Mapping[str, Any] | None = None) -> str:
-    """What a value has to be, in words. `defs`: of the schema that the node is in; None: that of run files."""
+    """What a value has to be, in words. `defs`: of the schema it is from; None: that of run files."""
     if "anyOf" in node or "oneOf" in node:
         options = [describe(option, defs) for option in (*node.get("anyOf", ()), *node.get("oneOf", ()))]
         return " or ".join(dict.fromkeys(option for option in options if option))
