@@ -1,0 +1,337 @@
+"""Comparisons of two sets of cells, paired by seed: what differs, what is equal, what is faster, and what the
+seeds do not decide."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from stress.inference import (
+    LEVEL,
+    equivalence,
+    paired_t,
+    seeds_to_decide,
+    seeds_to_equate,
+    sign_flips,
+)
+from stress.records import Arm, Cell, Records
+from stress.statistics import (
+    NOTHING,
+    RESAMPLES,
+    Interval,
+    bootstrap,
+    bootstrap_pair,
+    mean,
+    ratio_of_times,
+)
+
+LEAST_SEEDS = 3  # fewer say nothing about a ratio of times
+METRICS = {
+    "final": "final score",
+    "area": "area under the learning curve",
+    "time_to_threshold": "time to the threshold",
+}
+TIME = "time_to_threshold"
+
+
+@dataclass
+class Contrast:
+    """A comparison and what came of it. Differences are a - b, in units of a solved task's score; ratios are
+    a / b."""
+
+    name: str
+    kind: str
+    """difference, equivalence or ratio."""
+    metric: str
+    a: str
+    b: str
+    """In words."""
+    margin: float | None = None
+    lag: int | None = None
+    """Of a, in contrasts that are asked at every lag."""
+    outcome: str = "no data"
+    """better, worse, equal, faster, slower, not decided, no data."""
+    sentence: str = ""
+    seeds: int = 0
+    """Pairs."""
+    unpaired: int = 0
+    """Seeds that only one of the two has."""
+    failed: tuple[int, int] = (0, 0)
+    """Of the pairs, cells of a and b that failed; for times also those that never reached the threshold."""
+    left_out: int = 0
+    """Cells of either that were thrown out."""
+    estimate: Interval = NOTHING
+    """Mean paired difference, or the ratio of expected times."""
+    means: tuple[float, float] = (math.nan, math.nan)
+    improvement: Interval = NOTHING
+    """How often a seed of a beats one of b."""
+    p: float = 1.0
+    """Of no difference, Student's t on the pairs."""
+    p_signs: float = 1.0
+    """The same, by flipping signs."""
+    p_equivalence: float = 1.0
+    """Of a difference of the margin or more."""
+    adjusted: float | None = None
+    """The p that decides, after Holm's correction; None: a primary contrast."""
+    wanted: int | None = None
+    """About how many seeds would decide."""
+    shared: bool = False
+    """Whether a time was measured while other work ran on the machine."""
+
+    def report(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def primary(records: Records, *, resamples: int = RESAMPLES) -> list[Contrast]:
+    """The study's own, in its order."""
+    return [
+        of_selectors(
+            records, given["name"], given["kind"], given["a"], given["b"], given.get("metric") or "final",
+            given.get("margin"), resamples=resamples,
+        )
+        for given in records.study.get("primary") or ()
+    ]  # fmt: skip
+
+
+def of_selectors(
+    records: Records,
+    name: str,
+    kind: str,
+    a: Mapping[str, Any],
+    b: Mapping[str, Any],
+    metric: str,
+    margin: float | None,
+    *,
+    resamples: int,
+) -> Contrast:
+    """The contrast of the cells that two selectors mean. Of times only runs for the wall clock count, of
+    scores only the others, unless the selector says which or there is only one kind."""
+    found = Contrast(name, kind, metric, _words(a), _words(b), margin)
+    purpose = "wall" if metric == TIME and kind == "ratio" else "main"
+    sides = [_selected(records, selector, purpose) for selector in (a, b)]
+    found.left_out = sum(
+        any(_means(selector, cell.arm) for selector in (a, b)) for cell, _ in records.thrown_out
+    )
+    for side, cells in zip("ab", sides):
+        if twice := _doubled(cells):
+            found.sentence = f"{found.name}: {side} means several cells of {twice}; it is not evaluated."
+            return found
+    return judge(found, *sides, resamples=resamples)
+
+
+def judge(
+    contrast: Contrast, a: Sequence[Cell], b: Sequence[Cell], *, resamples: int, alone: bool = True
+) -> Contrast:
+    """Fills the contrast in from the cells of both sides, paired by task and seed. `alone`: it is decided at
+    once, without regard to how many others there are."""
+    pairs, contrast.unpaired = _paired(a, b)
+    contrast.seeds = len({seed for _, seed in pairs})
+    if pairs and contrast.kind == "ratio":
+        _times(contrast, list(pairs.values()), resamples)
+    elif pairs:
+        _scores(contrast, pairs, resamples)
+    if alone:
+        settle(contrast)
+    return contrast
+
+
+def settle(contrast: Contrast, adjusted: float | None = None) -> None:
+    """Decides, by the contrast's own p values or by the one `adjusted` for many tests, and puts it into
+    words."""
+    contrast.adjusted = adjusted
+    if contrast.seeds:
+        contrast.outcome = {"ratio": _outcome_of_times, "equivalence": _equal, "difference": _different}[
+            contrast.kind
+        ](contrast)
+    contrast.sentence = sentence(contrast)
+
+
+def _scores(contrast: Contrast, pairs: Mapping[tuple[str, int], tuple[Cell, Cell]], resamples: int) -> None:
+    """Tasks weigh alike: a seed's difference is the mean of those of its tasks."""
+    by_seed: dict[int, list[tuple[float, float]]] = {}
+    for (_, seed), (one, other) in sorted(pairs.items()):
+        by_seed.setdefault(seed, []).append((score(one, contrast.metric), score(other, contrast.metric)))
+    tasks = {task for task, _ in pairs}
+    by_seed = {seed: rows for seed, rows in by_seed.items() if len(rows) == len(tasks)}
+    contrast.seeds = len(by_seed)
+    if not by_seed:
+        return
+    x, y = np.moveaxis(np.array([rows for _, rows in sorted(by_seed.items())]), 2, 0)
+    d = (x - y).mean(1)
+    contrast.means = float(np.sort(x, 0).mean()), float(np.sort(y, 0).mean())
+    contrast.estimate = bootstrap(x - y, mean, resamples=resamples)
+    contrast.improvement = bootstrap_pair(x, y, resamples=min(resamples, 2000))
+    contrast.failed = tuple(sum(pair[i].failed for pair in pairs.values()) for i in (0, 1))  # type: ignore[assignment]
+    contrast.p, contrast.p_signs = paired_t(d).p, sign_flips(d)
+    if contrast.kind == "equivalence":
+        assert contrast.margin is not None
+        contrast.p_equivalence = equivalence(d, contrast.margin)
+        contrast.wanted = seeds_to_equate(d, contrast.margin)
+    else:
+        contrast.wanted = seeds_to_decide(d)
+
+
+def score(cell: Cell, metric: str) -> float:
+    """What a contrast of scores compares; of times the steps to the threshold as a share of the budget, all
+    of it where it was never reached."""
+    if metric == TIME:
+        steps, reached = cell.reached("steps")
+        return min(1.0, steps / cell.task.steps) if reached else 1.0
+    return cell.final if metric == "final" else cell.area
+
+
+def _times(contrast: Contrast, pairs: list[tuple[Cell, Cell]], resamples: int) -> None:
+    """Wall clock, where both sides have one, else a run that failed is charged the longest time of any."""
+    longest = max(cell.seconds for pair in pairs for cell in pair)
+    columns = []
+    for i in (0, 1):
+        found = [pair[i].reached("seconds") for pair in pairs]
+        reached = np.array([there for _, there in found])
+        times = np.array([
+            longest if pair[i].failed else time for pair, (time, _) in zip(pairs, found)
+        ])  # fmt: skip
+        columns += [times, reached]
+    contrast.estimate = ratio_of_times(*columns, paired=True, resamples=resamples)
+    contrast.failed = int((~columns[1]).sum()), int((~columns[3]).sum())
+    contrast.means = float(np.mean(columns[0])), float(np.mean(columns[2]))
+    contrast.shared = not all(cell.record.get("exclusive") for pair in pairs for cell in pair)
+
+
+def _outcome_of_times(contrast: Contrast) -> str:
+    if contrast.seeds < LEAST_SEEDS:
+        return "not decided"
+    _, low, high = contrast.estimate
+    return "faster" if high < 1 else "slower" if low > 1 else "not decided"
+
+
+def _different(contrast: Contrast) -> str:
+    if contrast.adjusted is None:
+        decided = max(contrast.p, contrast.p_signs) <= LEVEL
+    else:
+        decided = contrast.adjusted <= LEVEL
+    if not decided:
+        return "not decided"
+    up = contrast.estimate.estimate > 0
+    return "better" if up != (contrast.metric == TIME) else "worse"
+
+
+def _equal(contrast: Contrast) -> str:
+    p = contrast.p_equivalence if contrast.adjusted is None else contrast.adjusted
+    if p <= LEVEL:
+        return "equal"
+    assert contrast.margin is not None
+    apart = max(contrast.p, contrast.p_signs) <= LEVEL and contrast.adjusted is None
+    return _different(contrast) if apart else "not decided"
+
+
+def sentence(contrast: Contrast) -> str:
+    """The contrast in words, with its evidence."""
+    c = contrast
+    if not c.seeds:
+        lost = f" ({c.left_out} cells were thrown out)" if c.left_out else ""
+        return f"{c.a} against {c.b}: no seed has both yet{lost}."
+    subject = f"{c.a} against {c.b}, {METRICS.get(c.metric, c.metric)}"
+    notes = []
+    if c.kind == "ratio":
+        number = f"ratio of times {_ratio(c.estimate)}"
+        if any(c.failed):
+            notes.append(f"{c.failed[0]} and {c.failed[1]} of them never got there and count as failures")
+        if c.shared:
+            notes.append("measured while other work ran on the machine")
+    else:
+        number = (
+            f"difference {signed(c.estimate.estimate)} [{signed(c.estimate.low)}, {signed(c.estimate.high)}]"
+        )
+        if any(c.failed):
+            notes.append(f"{c.failed[0]} and {c.failed[1]} of them failed")
+        if c.kind == "equivalence":
+            notes.append(f"margin ±{c.margin:g}, p of a larger difference {p_value(c.p_equivalence)}")
+        else:
+            notes.append(f"p {p_value(c.p)}")
+        if c.adjusted is not None:
+            notes.append(f"after Holm's correction {p_value(c.adjusted)}")
+        if c.outcome == "not decided":
+            wanted = "more than 10,000" if c.wanted is None else f"about {c.wanted}"
+            notes.append(f"{wanted} seeds would decide if things are as they look")
+    if c.left_out:
+        notes.append(f"{c.left_out} cells were thrown out")
+    seeds = f"{c.seeds} paired seed{'s' if c.seeds > 1 else ''}"
+    return (
+        f"{subject}: {_verb(c)}; {number}, {seeds} ({'; '.join(notes)})."
+        if notes
+        else (f"{subject}: {_verb(c)}; {number}, {seeds}.")
+    )
+
+
+def _verb(contrast: Contrast) -> str:
+    if contrast.outcome == "equal":
+        return f"equal within ±{contrast.margin:g}"
+    if contrast.kind == "equivalence" and contrast.outcome in ("better", "worse"):
+        return f"not shown to be equal, and {contrast.outcome}"
+    return contrast.outcome
+
+
+def signed(value: float) -> str:
+    return f"{value:+.3f}".replace("-", "−")
+
+
+def p_value(p: float) -> str:
+    return "< 0.0001" if p < 1e-4 else f"{p:.4f}" if p < 0.01 else f"{p:.2f}"
+
+
+def _ratio(interval: Interval) -> str:
+    estimate, low, high = (f"{x:.2f}" if math.isfinite(x) else "∞" for x in interval)
+    return f"{estimate} [{low}, {high}]"
+
+
+def _paired(a: Sequence[Cell], b: Sequence[Cell]) -> tuple[dict[tuple[str, int], tuple[Cell, Cell]], int]:
+    """Cells of both sides by task and seed, and how many have no fellow. Where the sides are of one task each
+    it is their seeds that pair them."""
+    one, other = ({(cell.task.name, cell.seed): cell for cell in side} for side in (a, b))
+    both = {key: (one[key], other[key]) for key in sorted(one.keys() & other.keys())}
+    return both, len(one.keys() ^ other.keys())
+
+
+def _selected(records: Records, selector: Mapping[str, Any], purpose: str) -> list[Cell]:
+    found = [cell for arm, cells in records.arms.items() if _means(selector, arm) for cell in cells]
+    wanted = [cell for cell in found if cell.arm.purpose == purpose]
+    return found if "purpose" in selector or not wanted else wanted
+
+
+def _means(selector: Mapping[str, Any], arm: Arm) -> bool:
+    return all(getattr(arm, name, None) == value for name, value in selector.items())
+
+
+def _doubled(cells: Sequence[Cell]) -> str | None:
+    seen: set[tuple[str, int]] = set()
+    for cell in cells:
+        key = cell.task.name, cell.seed
+        if key in seen:
+            return f"task {key[0]}, seed {key[1]}"
+        seen.add(key)
+    return None
+
+
+def _words(selector: Mapping[str, Any]) -> str:
+    """A selector, read aloud."""
+    given = dict(selector)
+    words = []
+    if "correction" in given:
+        words.append(str(given.pop("correction")))
+    mode, lag = given.pop("mode", None), given.pop("lag", None)
+    if mode in ("async", "sync"):
+        words.append(str(mode))
+    if lag is not None and mode != "sync":
+        words.append(f"with lag ≤ {lag}" if mode == "async" else f"at lag {lag}")
+    if "learners" in given:
+        count = given.pop("learners")
+        words.append(f"{count} learner{'s' if count != 1 else ''}")
+    task = given.pop("task", None)
+    words += [f"{name} {value}" for name, value in given.items()]
+    if task is not None:
+        words.append(f"on {task}")
+    return " ".join(words) or "everything"

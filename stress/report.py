@@ -1,0 +1,227 @@
+"""The report of a study: all its numbers as report.json, and report.html, a page that needs nothing else."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from stress import alarms, contrasts, realised, summary, verdict
+from stress.contrasts import TIME, Contrast, judge, signed
+from stress.page import page
+from stress.records import Arm, Cell, Records
+from stress.statistics import RESAMPLES
+
+OUTCOMES = ("better", "equal", "faster", "worse", "slower", "not decided", "no data")
+AUDITS = ("label", "ratio", "target", "precision")
+
+
+def write(folder: Path, *, resamples: int = RESAMPLES) -> Path:
+    """Writes report.json and report.html beside the cells of a study, whatever of it is finished; returns the
+    page's path. Raises FileNotFoundError where there is no study."""
+    found = analyse(Records.load(folder), resamples=resamples)
+    for name, text in (("report.json", json.dumps(found, indent=1) + "\n"), ("report.html", page(found))):
+        new = folder / f"{name}.new"
+        new.write_text(text)
+        new.replace(folder / name)
+    return folder / "report.html"
+
+
+def analyse(records: Records, *, resamples: int = RESAMPLES) -> dict[str, Any]:
+    """Everything that the report says, as JSON can hold it: what is not finite is null."""
+    primary = contrasts.primary(records, resamples=resamples)
+    verdicts = verdict.verdicts(records, resamples=resamples)
+    laid = realised.lay(records)
+    found = {
+        "study": records.study,
+        "state": _state(records),
+        "primary": [contrast.report() for contrast in primary],
+        "verdicts": [one.report() for one in verdicts],
+        "arms": summary.summarize(records, resamples=resamples),
+        "realised": laid,
+        "wall_clock": [contrast.report() for contrast in _wall_clock(records, resamples)],
+        "alarms": alarms.table(records),
+        "audits": _audits(records),
+        "thrown_out": [_cell(cell) | {"why": why} for cell, why in records.thrown_out],
+        "failures": [_cell(cell) | {"why": cell.record.get("why")} for cell in records.cells if cell.failed],
+        "cells": [_cell(cell) | _figures(cell) for cell in records.cells],
+        "profile_thresholds": list(summary.PROFILE),
+        "near_free_margin": verdict.near_free_margin(records),
+        "resamples": resamples,
+    }
+    found["headline"] = headline(records, primary, verdicts, laid)
+    cleaned = finite(found)
+    assert isinstance(cleaned, dict)
+    return cleaned
+
+
+def headline(
+    records: Records,
+    primary: Sequence[Contrast],
+    verdicts: Sequence[verdict.Verdict],
+    laid: Sequence[Mapping[str, Any]],
+) -> list[str]:
+    """What the study says, in a few sentences."""
+    said = []
+    if records.missing:
+        said.append(f"This is not the whole study: {records.missing} planned cells are not finished.")
+    if records.thrown_out:
+        said.append(
+            f"{len(records.thrown_out)} runs were thrown out, since they tell nothing: see the gates."
+        )
+    said += _of_primary(primary)
+    for task in records.tasks:
+        if sentence := _of_task(task, verdicts):
+            said.append(sentence)
+    for outcome in ("lag explains it", "something else", "not decided"):
+        arms = [f"{one['correction']} on {one['task']}" for one in laid if one["outcome"] == outcome]
+        if arms:
+            words = {
+                "lag explains it": "The lag they really had explains how these asynchronous runs did",
+                "something else": "Something else than lag made these asynchronous runs what they are",
+                "not decided": "Whether lag explains these asynchronous runs is not decided",
+            }[outcome]
+            said.append(f"{words}: {', '.join(sorted(set(arms)))}.")
+    return said
+
+
+def _of_primary(primary: Sequence[Contrast]) -> list[str]:
+    """The contrasts named beforehand, by what came of them."""
+    said = []
+    for outcome in dict.fromkeys((*OUTCOMES, *(contrast.outcome for contrast in primary))):
+        names = [
+            contrast.name if outcome == "no data" else f"{contrast.name} ({_number(contrast)})"
+            for contrast in primary if contrast.outcome == outcome
+        ]  # fmt: skip
+        if names:
+            said.append(f"Named beforehand, {outcome}: {'; '.join(names)}.")
+    return said
+
+
+def _number(contrast: Contrast) -> str:
+    estimate = contrast.estimate.estimate
+    return f"× {estimate:.2f}" if contrast.kind == "ratio" else signed(estimate)
+
+
+def _of_task(task: str, verdicts: Sequence[verdict.Verdict]) -> str:
+    mine = [one for one in verdicts if one.task == task]
+    if not mine:
+        return ""
+    parts = []
+    for one in mine:
+        if one.correction == verdict.UNCONTROLLED and max(one.lags) > 0:
+            free = (
+                "no lag shown to be nearly free"
+                if one.near_free_up_to is None
+                else (f"nearly free up to lag {one.near_free_up_to}")
+            )
+            cost = f", worse than lag 0 at {_lags(one.costs_at)}" if one.costs_at else ""
+            parts.append(f"without correction {free}{cost}")
+    for words, lags in (("helping", "helps_at"), ("doing harm", "hurts_at")):
+        arms = [f"{one.correction} (lag {_lags(getattr(one, lags))})" for one in mine if getattr(one, lags)]
+        if arms:
+            parts.append(f"shown as {words}: {', '.join(arms)}")
+    undecided = [
+        one.correction for one in mine
+        if one.correction != verdict.UNCONTROLLED and not one.helps_at and not one.hurts_at
+        and any(c.name == "control" and c.seeds for c in one.contrasts)
+    ]  # fmt: skip
+    if undecided:
+        parts.append(f"neither shown to help nor to harm: {', '.join(undecided)}")
+    return f"On {task}: {'; '.join(parts)}." if parts else ""
+
+
+def _lags(lags: Sequence[int]) -> str:
+    return ", ".join(map(str, lags))
+
+
+def _wall_clock(records: Records, resamples: int) -> list[Contrast]:
+    """Every arm that was run for the wall clock against the synchronous one of its task and correction."""
+    found = []
+    for arm, cells in records.arms.items():
+        if arm.purpose != "wall" or arm.mode == "sync":
+            continue
+        base = next(
+            (a for a in records.arms if a.mode == "sync" and a.purpose == "wall" and _fellow(a, arm)), None
+        )
+        if base is not None:
+            name = f"{_name(arm)} on {arm.task}"
+            contrast = Contrast(name, "ratio", TIME, f"{_name(arm)} on {arm.task}", _name(base))
+            found.append(judge(contrast, cells, records.arms[base], resamples=resamples))
+    return found
+
+
+def _fellow(base: Arm, arm: Arm) -> bool:
+    return (base.task, base.correction, base.epochs) == (arm.task, arm.correction, arm.epochs)
+
+
+def _name(arm: Arm) -> str:
+    lag = {"async": f" with lag ≤ {arm.lag}", "lagged": f" with lag {arm.lag}"}.get(arm.mode, "")
+    learners = f", {arm.learners} learners" if arm.learners > 1 else ""
+    return f"{arm.correction} {arm.mode}{lag}{learners}"
+
+
+def _state(records: Records) -> dict[str, Any]:
+    seeds = sorted({cell.seed for cell in records.cells})
+    return {
+        "finished": len(records.cells),
+        "failed": sum(cell.failed for cell in records.cells),
+        "tuning": len(records.tuning),
+        "thrown_out": len(records.thrown_out),
+        "missing": records.missing,
+        "left_out": records.left_out,
+        "hours": records.hours,
+        "seeds": seeds,
+        "codes": sorted({str(cell.record.get("code")) for cell in records.cells}),
+        "single_task": len(records.tasks) == 1,
+    }
+
+
+def _audits(records: Records) -> dict[str, Any]:
+    """Alarms in all runs that count, and for how long these ran."""
+    healthy = [cell for cell in (*records.cells, *records.tuning) if not cell.failed]
+    counts = {
+        name: sum(int((cell.record.get("audits") or {}).get(name) or 0) for cell in healthy)
+        for name in AUDITS
+    }
+    alarmed = [
+        _cell(cell) | {"audits": cell.record["audits"]}
+        for cell in healthy
+        if any((cell.record.get("audits") or {}).values())
+    ]
+    return {
+        "runs": len(healthy),
+        "hours": sum(cell.seconds for cell in healthy) / 3600,
+        "updates": sum(int(cell.record.get("versions") or 0) for cell in healthy),
+        "alarms": counts,
+        "runs_with_alarms": alarmed,
+    }
+
+
+def _cell(cell: Cell) -> dict[str, Any]:
+    return {"id": cell.record["id"], **cell.arm._asdict(), "seed": cell.seed}
+
+
+def _figures(cell: Cell) -> dict[str, Any]:
+    steps, reached = cell.reached("steps")
+    seconds, _ = cell.reached("seconds")
+    return {
+        "failed": cell.failed, "final": cell.final, "area": cell.area, "best": cell.best,
+        "evaluated": cell.evaluated, "collapsed_at": cell.onset, "drawdown": cell.drawdown,
+        "reached": reached, "steps_to_threshold": steps if reached else None,
+        "seconds_to_threshold": seconds if reached else None, "lag_mean": cell.lag_mean,
+        "seconds": cell.seconds, "steps_per_second": cell.record.get("steps_per_second"),
+    }  # fmt: skip
+
+
+def finite(value: Any) -> Any:
+    """With None in place of what JSON cannot hold, and no more digits than anybody reads."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
