@@ -216,8 +216,8 @@ def realised_lag(report: Report) -> str:
         panels.append(figure(
             charts.lines(
                 f"{correction} on {task}",
-                "Area under the curve by lag: exact lags as a line, asynchronous runs as points at their mean "
-                f"lag. {correction} on {task}, {epochs} epochs.", [exact, *dots],
+                "Area under the curve by lag: exact lags as a line, asynchronous runs as points at their "
+                f"mean lag. {correction} on {task}, {epochs} epochs.", [exact, *dots],
                 x_label="lag in versions, as log(1 + lag)", y_label="area", x_marks=lags, x_place=_bent,
             ), "", "",
         ))  # fmt: skip
