@@ -133,6 +133,7 @@ def described(matrix: Matrix, cells: Sequence[Cell], workers: int) -> dict[str, 
             "slow_tail": task.slow_tail,
         }
         for name, task in study.tasks.items()
+        if any(kind.task == name for kind in kinds)
     }
     purposes = [cell.kind.purpose for cell in cells]
     return {
