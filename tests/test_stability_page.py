@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import config
+from consumers.corrections import CORRECTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "stability.md").read_text()
@@ -33,7 +34,9 @@ KEYS = set(keys(config.Config))
 def test_every_figure_is_one_of_metrics_jsonl_or_of_prometheus():
     figures = [word for word in WORDS if re.fullmatch(r"[a-z0-9]+(?:_[a-z0-9]+)+", word)]
     assert len(figures) > 25
-    known = set(re.findall(r"`(\w+)`", METRICS)) | {name.rsplit(".", 1)[-1] for name in KEYS}
+    known = (
+        set(CORRECTIONS) | set(re.findall(r"`(\w+)`", METRICS)) | {name.rsplit(".", 1)[-1] for name in KEYS}
+    )
     assert [name for name in figures if name not in known] == []
 
 
@@ -44,8 +47,6 @@ def test_every_setting_is_one_of_a_run_file():
 
 
 def test_every_correction_in_the_table_is_one_and_none_is_missing():
-    from consumers.corrections import CORRECTIONS
-
     rows = PROSE[PROSE.index("## 5.") : PROSE.index("## 6.")]
     assert [name for name in CORRECTIONS if f"`{name}`" not in rows] == []
 
