@@ -130,6 +130,7 @@ class Books:
             "lag_mean": lag_mean,
             "lag_max": lag_max,
             "lag_spread": spread,
+            "warm_up": version - min(lease.version for lease in leases) < leases[0].plan.lagged_versions,
             "lag_sgd_steps": lag_mean * self.sgd_steps / self.updates,
             "age_seconds": age_sum / 1e9 / len(leases),
             "age_steps": lag_mean * self.steps / self.updates,

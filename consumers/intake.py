@@ -20,7 +20,7 @@ class Intake:
 
     Async: `limit` bounds the lag (None: no bound, then the rings' own size is all that holds producers back);
     slots acted by versions below `floor` are dropped. Exact modes: batch n holds the same sequences of every
-    ring, counted from `bases`, acted with version max(0, n - lag); what lies before the bases is dropped.
+    ring, counted from `bases`, acted with version max(base, n - lag); what lies before the bases is dropped.
     """
 
     def __init__(

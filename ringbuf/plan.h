@@ -55,7 +55,7 @@ typedef enum hr_full { HR_BLOCK = 0, HR_DROP_OLDEST = 1, HR_DROP_NEWEST = 2 } hr
 typedef enum hr_pickup { HR_PICKUP_STEP = 0, HR_PICKUP_SLOT = 1 } hr_pickup;
 typedef enum hr_mode {
     HR_ASYNC = 0, /* grants, announced acting version, gate */
-    HR_EXACT = 1  /* sync and lagged: sequence s is acted with exactly version max(0, batch(s) - lag) */
+    HR_EXACT = 1  /* sync and lagged: sequence s is acted with exactly version max(base version, batch(s) - lag) */
 } hr_mode;
 
 typedef struct hr_param {

@@ -122,13 +122,14 @@ uint64_t hr_ring_exact_version(const hr_ring *r)
     const hr_lines *lines = hr_ring_lines(r);
     /* D1 pairs with D1 in hr_ring_set_base(): a new version comes with its sequence. What the grant (G1, P5) let in
      * after a new base is not below it. A slot from before is dropped as soon as it is there, so that any version
-     * will do which the learner has published already: the base's, old or new. */
+     * will do which the learner has published already: the base's, old or new. What lies before a base belongs to
+     * a policy that was abandoned, or to an earlier attempt whose weights are gone: the lag grows from 0 again. */
     uint64_t version = atomic_load_explicit(&lines->base_version, memory_order_acquire);
     uint64_t base = atomic_load_explicit(&lines->base_sequence, memory_order_relaxed); /* D1 */
     if (r->sequence < base)
         return version;
     uint64_t batch = version + (r->sequence - base) / (r->plan.batch_slots / r->plan.producers);
-    return batch > r->plan.lagged_versions ? batch - r->plan.lagged_versions : 0;
+    return batch > version + r->plan.lagged_versions ? batch - r->plan.lagged_versions : version;
 }
 
 int hr_ring_claim(hr_ring *r, uint64_t version)
