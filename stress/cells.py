@@ -181,16 +181,11 @@ class Matrix:
 
     def _of_block(self, name: str, block: Block) -> Iterator[Kind]:
         study = self.file.study
-        combinations = itertools.product(
-            enumerate(block.tasks),
-            enumerate(block.lags),
-            enumerate(block.corrections),
-            enumerate(block.epochs or (None,)),
-            enumerate(block.learners),
-        )
-        for (_, task), (i, lag), (j, correction), (k, epochs), (m, learners) in combinations:
-            places = {"lags": i, "corrections": j, "epochs": k, "learners": m}
-            marks = {key: self.file.mark("matrix", name, key, str(at)) for key, at in places.items()}
+        axes = ("lags", "corrections", "epochs", "learners")
+        marks = {key: self.file.mark("matrix", name, key) for key in axes}
+        for task, lag, correction, epochs, learners in itertools.product(
+            block.tasks, block.lags, block.corrections, block.epochs or (None,), block.learners
+        ):
             lay = _Lay(self.file, name, task, correction, epochs, marks)
             tuning = None
             if block.learning_rates == "tuned" and study.tuning is not None:

@@ -50,9 +50,6 @@ class Layers:
                 self.tree.keys[(*target, name)] = self._study.keys[(*source, name)]
                 self.tree.values[(*target, name)] = self._mark((*source, name))
                 self._lay(item, (*source, name), (*target, name))
-        elif isinstance(value, list):
-            for i in range(len(value)):
-                self.tree.values[(*target, str(i))] = self._mark((*source, str(i)))
 
     def _mark(self, path: KeyPath) -> Mark:
         return self._study.at(path) or Mark("")

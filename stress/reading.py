@@ -74,10 +74,10 @@ def contradictions(file: StudyFile) -> Iterator[tuple[Mark, str]]:
 
 def _of_block(file: StudyFile, name: str, block: Block) -> Iterator[tuple[Mark, str]]:
     study, path = file.study, ("matrix", name)
-    for i, task in enumerate(block.tasks):
+    for task in block.tasks:
         if task not in study.tasks:
             text = f"no task {task!r}; there are: {', '.join(study.tasks)}"
-            yield file.mark(*path, "tasks", str(i)), f"{'.'.join(path)}.tasks: {text}"
+            yield file.mark(*path, "tasks"), f"{'.'.join(path)}.tasks: {text}"
     if block.mode == "sync" and set(block.lags) != {0}:
         yield file.mark(*path, "lags"), f"{'.'.join(path)}.lags: mode sync has no lag; needs [0]"
     if block.learning_rates == "tuned" and study.tuning is None:
@@ -134,14 +134,7 @@ def _descend(
     for step in location:
         below = properties_of(node, defs)
         options = [_resolved(one, defs) for one in _options(node)]
-        values = next(
-            (
-                one["additionalProperties"]
-                for one in options
-                if isinstance(one.get("additionalProperties"), dict)
-            ),
-            None,
-        )
+        values = next((value for one in options for value in _values(one)), None)
         items = next((one["items"] for one in options if "items" in one), None)
         if isinstance(step, int) and items is not None:
             path, node = (*path, str(step)), items
@@ -152,6 +145,12 @@ def _descend(
         elif step == "[key]":
             node = {"type": "string", "pattern": "name"}
     return path, node
+
+
+def _values(node: Mapping[str, Any]) -> list[Any]:
+    """What the values of a mapping with names of the user's have to be."""
+    others = node.get("additionalProperties")
+    return [*node.get("patternProperties", {}).values(), *([others] if isinstance(others, dict) else ())]
 
 
 def _options(node: Mapping[str, Any]) -> list[Any]:

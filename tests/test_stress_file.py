@@ -1,0 +1,194 @@
+"""A study file says where it is wrong, and its matrix is what it asks for."""
+
+import itertools
+
+import pytest
+
+import config
+from monitor import exits
+from producers import cores, native
+from stress import __main__ as stress
+from stress import collect, store
+from stress.cells import Matrix
+from stress.reading import read
+
+STUDY = """\
+study: {name: s}
+base:
+  producers: {count: 1, agents: 4}
+  rollout: {horizon: 16}
+  learner: {batch_slots: 1, minibatches: 2}
+  stop: {steps: 1000}
+tasks:
+  cartpole: {settings: {sim: {name: cartpole}}, solved: 475, floor: 20}
+  pendulum:
+    settings: {sim: {name: pendulum}, learner: {learning_rate: {start: 1e-3, end: 0.0}}}
+    solved: -200
+    floor: -1200
+arms:
+  capped: {correction: tis, tis_cap: 8.0}
+tuning: {learning_rates: [3e-4, 1e-3], seeds: [101, 102]}
+matrix:
+  lag:
+    tasks: [cartpole, pendulum]
+    lags: [0, 4]
+    corrections: [none, capped]
+    seeds: [1, 2, 3]
+    learning_rates: tuned
+primary:
+  does it help: {kind: difference, a: {correction: capped, lag: 4}, b: {correction: none, lag: 4}}
+"""
+MACHINE = cores.read_machine()
+
+
+def write(folder, old="", new=""):
+    assert old in STUDY
+    path = folder / "s.yaml"
+    path.write_text(STUDY.replace(old, new, 1))
+    return path
+
+
+LAGS = "lags: [0, 4]"
+STOP = "stop: {steps: 1000}"
+WRONG = [
+    (LAGS, "lag: [0, 4]", "19:5: matrix.lag.lag: unknown key; did you mean matrix.lag.lags?"),
+    (LAGS, "lags: [0, -4]", "19:11: matrix.lag.lags.1: found -4; needs a whole number (0 or more)"),
+    (LAGS, "mode: asink", "19:11: matrix.lag.mode: found asink (a text); needs lagged, async or sync"),
+    (LAGS, "mode: sync\n    lags: [1]", "20:11: matrix.lag.lags: mode sync has no lag; needs [0]"),
+    ("solved: 475, ", "", "8:13: tasks.cartpole.solved: missing; needs a number"),
+    ("[cartpole, pendulum]", "[cartpol]", "18:12: matrix.lag.tasks: no task 'cartpol'; there are: cart"),
+    ("batch_slots: 1,", "batch_slot: 1,", "5:13: learner.batch_slot: unknown key; did you mean learner."),
+    ("horizon: 16", "horizon: no", "4:22: rollout.horizon: found no (a text); needs a whole number"),
+    ("tis_cap: 8.0", "tis_cup: 8.0", "14:29: learner.tis_cup: unknown key; did you mean learner.tis"),
+    ("[none, capped]", "[nun, capped]", "20:18: learner.correction: found nun (a text); needs vtra"),
+    ("{name: cartpole}", "{name: cartpul}", "8:37: sim.name: no simulator 'cartpul'; there are: ban"),
+    ("{name: pendulum}", "{name: pendulum, mass: 2}", "10:38: sim.mass: pendulum has no such parameter"),
+    (STOP, "mode: sync", "6:3: base.mode: belongs to the matrix"),
+    (STOP, "stop: {}", "8:24: tasks.cartpole.settings: needs stop.steps, the budget"),
+    ("tuning: {", "other: {", "15:1: other: unknown key"),
+    ("seeds: [1, 2, 3]", "seeds: [1, 101]", "21:12: matrix.lag.seeds: 101 is a seed of `tuning`"),
+    ("{kind: difference,", "{kind: ratio, margin: 1.0,", "24:17: primary.does it help: ratio has no use"),
+    ("{kind: difference,", "{kind: equivalence,", "24:17: primary.does it help: equivalence needs a ma"),
+    ("correction: none, lag", "corection: none, lag", "did you mean primary.does it help.b.correction?"),
+    ("none, lag: 4}}", "none, lag: 5}}", "24:72: primary.does it help.b: no cell of the matrix is meant"),
+    ("study: {name: s}", "study: [", "s.yaml:3:12: not readable as YAML: "),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "said"), WRONG)
+def test_what_is_wrong_is_said_with_its_place_and_what_would_be_right(tmp_path, capsys, old, new, said):
+    path = write(tmp_path, old, new)
+    assert stress.main([str(path), "--list", f"study.dir={tmp_path}"]) == exits.CONFIG
+    found = capsys.readouterr().err
+    assert found.startswith(str(path)), found
+    assert said in found.splitlines()[0], found
+    assert not (tmp_path / "s").exists()
+
+
+def test_an_override_takes_the_place_of_what_the_file_says(tmp_path, capsys):
+    path = write(tmp_path)
+    assert stress.main([str(path), "--list", "matrix.lag.lags=[0, 4, no]"]) == exits.CONFIG
+    assert "override 'matrix.lag.lags=[0, 4, no]'" in capsys.readouterr().err
+
+
+def test_a_missing_native_part_is_named_and_so_is_a_file_that_is_not_there(tmp_path, capsys, monkeypatch):
+    assert stress.main([str(tmp_path / "none.yaml")]) == exits.USAGE
+    assert "none.yaml: no such file or directory" in capsys.readouterr().err
+
+    def missing():
+        raise native.NativeError("producers/producer is missing; run: make build")
+
+    monkeypatch.setattr(native, "check_abi", missing)
+    assert stress.main([str(write(tmp_path)), "--list"]) == exits.MISSING
+    assert capsys.readouterr().err == "stress: producers/producer is missing; run: make build\n"
+
+
+def test_a_full_disk_stops_the_study_and_blames_no_cell(tmp_path, monkeypatch):
+    kept = store.Store(tmp_path)
+    kept.require_room()
+    monkeypatch.setattr(store, "LEAST_FREE_BYTES", 1 << 60)
+    with pytest.raises(store.Unavailable, match=r"bytes of disk are free, needs"):
+        kept.require_room()
+
+
+def test_every_combination_is_one_cell_with_the_settings_of_base_task_and_arm(tmp_path):
+    matrix = Matrix(read(write(tmp_path)), MACHINE)
+    cells = matrix.main({})
+    assert len(cells) == len({cell.id for cell in cells}) == 2 * 2 * 2 * 3
+    assert len(matrix.tuning) == 2 * 2 * 2 * 2 * 2
+    (cell,) = (one for one in matrix.tuning if str(one) == "pendulum lagged 4 capped rate 0.001 seed 102")
+    settings = cell.prepare(tmp_path, MACHINE).config
+    assert (settings.mode, settings.staleness.exact) == ("lagged", 4)
+    assert (settings.learner.correction, settings.learner.tis_cap) == ("tis", 8.0)
+    assert settings.learner.learning_rate == config.Schedule(start=1e-3, end=0.0, steps=1000)
+    assert (settings.run.seed, settings.producers.agents, settings.sim.name) == (102, 4, "pendulum")
+
+
+def test_a_cell_is_the_same_in_two_blocks_and_another_with_any_other_setting(tmp_path):
+    again = "tasks: [cartpole], lags: [4], corrections: [none], seeds: [3], learning_rates: tuned"
+    twice = f"matrix:\n  again: {{{again}}}"
+    ids = {cell.id for cell in Matrix(read(write(tmp_path)), MACHINE).tuning}
+    more = {cell.id for cell in Matrix(read(write(tmp_path, "matrix:", twice)), MACHINE).tuning}
+    other = {cell.id for cell in Matrix(read(write(tmp_path, "horizon: 16", "horizon: 32")), MACHINE).tuning}
+    assert more == ids
+    assert ids.isdisjoint(other)
+
+
+def record(cell, score, status="done"):
+    curve = {"steps": [500, 1000], "seconds": [1.0, 2.0], "score": [None, score]}
+    return cell.facts | {"status": status, "curve": curve, "evaluated": None}
+
+
+def test_the_learning_rate_with_the_best_mean_over_the_tuning_seeds_is_chosen(tmp_path):
+    matrix = Matrix(read(write(tmp_path)), MACHINE)
+    worth = {(3e-4, 101): 100, (3e-4, 102): 120, (1e-3, 101): 400, (1e-3, 102): 500}
+    kind = matrix.tuning[0].kind
+    cells = [cell for cell in matrix.tuning if cell.kind is kind]
+
+    def chosen(**failed):
+        records = {
+            cell.id: record(cell, worth[cell.learning_rate, cell.seed], failed.get(f"s{cell.seed}", "done"))
+            for cell in cells
+        }
+        return matrix.choose(records)
+
+    assert chosen() == {kind.identity: 1e-3}
+    assert matrix.choose({}) == {}
+    assert chosen(s101="failed", s102="failed") == {kind.identity: 3e-4}
+    decided = [cell for cell in matrix.main(chosen()) if cell.learning_rate is not None]
+    assert [(cell.kind.tuning, cell.learning_rate) for cell in decided] == [(kind, 1e-3)] * 3
+
+
+def test_an_asynchronous_cell_takes_the_learning_rate_of_the_same_lag_and_the_whole_machine(tmp_path):
+    path = write(tmp_path, "    lags: [0, 4]", "    mode: async\n    lags: [1]")
+    path.write_text(path.read_text().replace("lag: 4", "lag: 1"))
+    matrix = Matrix(read(path), MACHINE)
+    assert {(cell.kind.mode, cell.kind.lag) for cell in matrix.tuning} == {("lagged", 1)}
+    assert all(cell.kind.exclusive for cell in matrix.main({}))
+    assert not any(cell.kind.exclusive for cell in matrix.tuning)
+
+
+def line(steps, score=None, **figures):
+    return {"steps": steps, "seconds": steps / 10, "score_mean": score, "episodes": steps // 10} | figures
+
+
+def test_a_curve_has_a_point_for_equal_shares_of_the_steps_and_diagnostics_are_means_or_largest_values():
+    lines = [line(i + 1, score=float(i), ratio_max=float(i), kl=float(i), version=i) for i in range(1000)]
+    found = collect.curves(lines)
+    steps = found["curve"]["steps"]
+    assert len(steps) == collect.POINTS
+    assert steps[-1] == 1000
+    assert all(abs(b - a - 1000 / collect.POINTS) <= 1 for a, b in itertools.pairwise(steps))
+    first = steps[0]
+    assert found["curve"]["score"][0] == first - 1
+    assert found["diagnostics"]["ratio_max"][0] == first - 1
+    assert found["diagnostics"]["kl"][0] == (first - 1) / 2
+    assert "version" not in found["diagnostics"]
+    assert collect.curves([])["curve"]["steps"] == []
+
+
+def test_a_threshold_is_reached_by_two_windows_that_share_no_episode():
+    lines = [line(100, 50.0), line(200, 480.0), line(250, 490.0), line(260, 10.0), line(310, 480.0)]
+    assert collect.solved_at(lines, 475, 10) == {"solved_at_steps": 310, "solved_at_seconds": 31.0}
+    assert collect.solved_at(lines, 475, 5) == {"solved_at_steps": 250, "solved_at_seconds": 25.0}
+    assert collect.solved_at(lines, 475, 100) == {"solved_at_steps": None, "solved_at_seconds": None}
