@@ -29,7 +29,7 @@ from stress.statistics import (
     ratio_of_times,
 )
 
-LEAST_SEEDS = 3  # fewer say nothing about a ratio of times
+LEAST_PAIRS = 5  # fewer decide nothing, however small their p: it rests on a spread that they hardly know
 METRICS = {
     "final": "final score",
     "area": "area under the learning curve",
@@ -144,6 +144,8 @@ def settle(contrast: Contrast, adjusted: float | None = None) -> None:
     words."""
     contrast.adjusted = adjusted
     if contrast.seeds:
+        contrast.outcome = "not decided"
+    if contrast.seeds >= LEAST_PAIRS:
         contrast.outcome = {"ratio": _outcome_of_times, "equivalence": _equal, "difference": _different}[
             contrast.kind
         ](contrast)
@@ -173,6 +175,8 @@ def _scores(contrast: Contrast, pairs: Mapping[tuple[str, int], tuple[Cell, Cell
         contrast.wanted = seeds_to_equate(d, contrast.margin)
     else:
         contrast.wanted = seeds_to_decide(d)
+    if contrast.wanted is not None:
+        contrast.wanted = max(contrast.wanted, LEAST_PAIRS)
 
 
 def score(cell: Cell, metric: str) -> float:
@@ -202,8 +206,6 @@ def _times(contrast: Contrast, pairs: list[tuple[Cell, Cell]], resamples: int) -
 
 
 def _outcome_of_times(contrast: Contrast) -> str:
-    if contrast.seeds < LEAST_SEEDS:
-        return "not decided"
     _, low, high = contrast.estimate
     return "faster" if high < 1 else "slower" if low > 1 else "not decided"
 
@@ -257,6 +259,8 @@ def sentence(contrast: Contrast) -> str:
         if c.outcome == "not decided":
             wanted = "more than 10,000" if c.wanted is None else f"about {c.wanted}"
             notes.append(f"{wanted} seeds would decide if things are as they look")
+    if c.seeds < LEAST_PAIRS:
+        notes.append(f"fewer than {LEAST_PAIRS} decide nothing")
     if c.left_out:
         notes.append(f"{c.left_out} cells were thrown out")
     seeds = f"{c.seeds} paired seed{'s' if c.seeds > 1 else ''}"

@@ -17,12 +17,13 @@ METHOD = (
     "percentile bootstrap: rliable's definitions (Agarwal et al. 2021).",
     "A difference is the mean over paired seeds. A contrast named beforehand is decided if both Student's t "
     "on the pairs and the test that flips their signs give p ≤ 0.05; all others by t after Holm's "
-    "correction, with one family for each question.",
+    "correction, with one family for each question. Fewer than five pairs decide nothing, and are in no "
+    "family.",
     "Equal: two one-sided t-tests exclude a difference of the margin or more, at 5 %. Nearly free at a lag: "
     "equal to lag 0 in the area under the curve.",
     "Times: the expected time under restarts, which is all time spent over the number of runs that reached "
     "the threshold. Runs that never did count with all their time. A ratio is decided if its 95 % interval "
-    "excludes 1, from three seeds on.",
+    "excludes 1.",
     "Seeds that would decide: by a power analysis for 80 %, if the true difference is the one found; for an "
     "equivalence, if there is no difference.",
     f"Alarm of a diagnostic: the {IN_A_ROW}nd of {IN_A_ROW} points in a row beyond the {QUANTILE:.0%} "

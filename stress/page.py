@@ -22,7 +22,6 @@ from stress.markup import (
 )
 from stress.method import METHOD
 from stress.panels import (
-    arm_name,
     clock_name,
     floats,
     heat_maps,
@@ -148,9 +147,9 @@ def _arms(report: Report) -> str:
         mine = [one for one in report["verdicts"] if one["task"] == task]
         if not mine:
             continue
-        rows = [[arm_name(one, mine), ", ".join(map(str, one["lags"])), one["words"]] for one in mine]
+        rows = [[one["name"], ", ".join(map(str, one["lags"])), one["words"]] for one in mine]
         evidence = [
-            [arm_name(one, mine), c["lag"], _QUESTIONS[c["name"]].format(c["b"]),
+            [one["name"], c["lag"], _QUESTIONS[c["name"]].format(c["b"]),
              outcome(c["outcome"]), interval(c["estimate"]),
              _p(c, "p_equivalence" if c["kind"] == "equivalence" else "p"), number(c["adjusted"], 4),
              c["seeds"], number(c["wanted"])]

@@ -20,14 +20,6 @@ Report = Mapping[str, Any]
 # Names
 
 
-def arm_name(one: Report, fellows: Sequence[Report]) -> str:
-    extra = [
-        f"{one[key]} {key}" for key in ("epochs", "learners") if len({fellow[key] for fellow in fellows}) > 1
-    ]
-    rate = [] if one["rate"] is None else [f"rate {one['rate']:g}"]
-    return ", ".join([one["correction"], *extra, *rate])
-
-
 def clock_name(arm: Report) -> str:
     lag = (
         f" ≤ {arm['lag']}" if arm["mode"] == "async" else f" {arm['lag']}" if arm["mode"] == "lagged" else ""
@@ -73,8 +65,8 @@ def _heat_map(
     low: float, high: float, marks: Mapping[tuple[str, int], str],
 ) -> str:  # fmt: skip
     lags = sorted({arm["lag"] for arm in arms})
-    names = list(dict.fromkeys(arm_name(arm, arms) for arm in arms))
-    found = {(arm_name(arm, arms), arm["lag"]): key(arm) for arm in arms}
+    names = list(dict.fromkeys(arm["name"] for arm in arms))
+    found = {(arm["name"], arm["lag"]): key(arm) for arm in arms}
 
     def cell(name: str, lag: int) -> tuple[float, str] | None:
         value = found.get((name, lag))
@@ -101,7 +93,7 @@ def _marks(report: Report, task: str) -> dict[tuple[str, int], str]:
                 (contrast["name"], contrast["outcome"])
             )
             if sign:
-                place = arm_name(one, mine), contrast["lag"]
+                place = one["name"], contrast["lag"]
                 found[place] = found.get(place, "") + sign
     return found
 
@@ -124,8 +116,8 @@ def learning_curves(report: Report) -> str:
         if not arms:
             continue
         panels = []
-        for name in dict.fromkeys(arm_name(arm, arms) for arm in arms):
-            mine = [arm for arm in arms if arm_name(arm, arms) == name and arm["curve"]]
+        for name in dict.fromkeys(arm["name"] for arm in arms):
+            mine = [arm for arm in arms if arm["name"] == name and arm["curve"]]
             panels.append(_panel(name, task, mine, "curve", "environment steps", lags))
         parts += [
             f"<h3>{escape(task)}</h3>",

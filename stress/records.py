@@ -247,6 +247,17 @@ class Records:
         which may have been tuned."""
         return arm.learning_rate if arm.family in self._several else None
 
+    def name(self, arm: Arm) -> str:
+        """The arm's correction, and what else tells it from others of its task and mode."""
+        fellows = [a for a in self.arms if (a.task, a.mode, a.purpose) == (arm.task, arm.mode, arm.purpose)]
+        extra = [
+            f"{getattr(arm, key)} {key}"
+            for key in ("epochs", "learners")
+            if len({getattr(fellow, key) for fellow in fellows}) > 1
+        ]
+        rate = [] if self.apart(arm) is None else [f"rate {arm.learning_rate:g}"]
+        return ", ".join([arm.correction, *extra, *rate])
+
     @property
     def hours(self) -> float:
         """Of training, in all cells that count or were for tuning."""

@@ -118,13 +118,13 @@ def _of_task(task: str, verdicts: Sequence[verdict.Verdict]) -> str:
                 else (f"nearly free up to lag {one.near_free_up_to}")
             )
             cost = f", worse than lag 0 at {_lags(one.costs_at)}" if one.costs_at else ""
-            parts.append(f"without correction {free}{cost}")
+            parts.append(f"without correction{one.name.removeprefix(one.correction)} {free}{cost}")
     for words, lags in (("helping", "helps_at"), ("doing harm", "hurts_at")):
-        arms = [f"{one.correction} (lag {_lags(getattr(one, lags))})" for one in mine if getattr(one, lags)]
+        arms = [f"{one.name} (lag {_lags(getattr(one, lags))})" for one in mine if getattr(one, lags)]
         if arms:
             parts.append(f"shown as {words}: {', '.join(arms)}")
     undecided = [
-        one.correction for one in mine
+        one.name for one in mine
         if one.correction != verdict.UNCONTROLLED and not one.helps_at and not one.hurts_at
         and any(c.name == "control" and c.seeds for c in one.contrasts)
     ]  # fmt: skip

@@ -36,7 +36,7 @@ def _summary(records: Records, arm: Arm, cells: Sequence[Cell], resamples: int) 
     collapsed = [cell for cell in done if cell.onset is not None]
     return {
         **arm._asdict(),
-        "rate": records.apart(arm),
+        "name": records.name(arm),
         "seeds": [cell.seed for cell in cells],
         "failed": len(cells) - len(done),
         "final": bootstrap(final, iqm, resamples=resamples),

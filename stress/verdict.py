@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stress.contrasts import Contrast, judge, settle, signed
+from stress.contrasts import LEAST_PAIRS, Contrast, judge, settle, signed
 from stress.inference import holm
 from stress.records import UNCONTROLLED, Arm, Cell, Records
 from stress.statistics import RESAMPLES
@@ -26,12 +26,10 @@ NEAR_FREE_MARGIN = 0.05  # where the study names none
 class Verdict:
     """Of one arm on one task, over its lags."""
 
+    name: str
+    """As records.name has it."""
     task: str
     correction: str
-    epochs: int
-    learners: int
-    rate: float | None
-    """The learning rate, where the study has several of this arm; None: it has one a lag."""
     lags: list[int]
     near_free_up_to: int | None = None
     """The largest lag up to which every one that was run is shown to be nearly free."""
@@ -60,10 +58,10 @@ def verdicts(records: Records, *, resamples: int = RESAMPLES) -> list[Verdict]:
             families.setdefault((*_group(arm), records.apart(arm)), {})[arm.lag] = arm
     found: list[Verdict] = []
     asked: dict[str, list[Contrast]] = {"control": [], "cost": [], "free": []}
-    for (task, correction, epochs, learners, rate), arms in families.items():
-        verdict = Verdict(task, correction, epochs, learners, rate, sorted(arms))
-        group = task, correction, epochs, learners
-        verdict.thrown_out = sum(_group(cell.arm) == group for cell, _ in records.thrown_out)
+    for (*group, _), arms in families.items():
+        one = next(iter(arms.values()))
+        verdict = Verdict(records.name(one), one.task, one.correction, sorted(arms))
+        verdict.thrown_out = sum(_group(cell.arm) == tuple(group) for cell, _ in records.thrown_out)
         base = _base(records, arms[min(arms)])
         for lag in verdict.lags:
             cells = records.arms[arms[lag]]
@@ -78,12 +76,13 @@ def verdicts(records: Records, *, resamples: int = RESAMPLES) -> list[Verdict]:
                 if other is None or other == arms[lag]:
                     continue
                 contrast = Contrast(
-                    question, kind, METRIC, f"{correction} lag {lag}", f"{other.correction} lag {other.lag}",
+                    question, kind, METRIC, f"{verdict.name} at lag {lag}",
+                    f"{records.name(other)} at lag {other.lag}",
                     margin if kind == "equivalence" else None, lag,
                 )  # fmt: skip
                 judge(contrast, cells, records.arms[other], resamples=resamples, alone=False)
                 verdict.contrasts.append(contrast)
-                if contrast.seeds:
+                if contrast.seeds >= LEAST_PAIRS:
                     asked[question].append(contrast)
         found.append(verdict)
     for question, contrasts in asked.items():
@@ -91,6 +90,9 @@ def verdicts(records: Records, *, resamples: int = RESAMPLES) -> list[Verdict]:
         for contrast, adjusted in zip(contrasts, holm(p)):
             settle(contrast, adjusted)
     for verdict in found:
+        for contrast in verdict.contrasts:
+            if contrast.seeds < LEAST_PAIRS:
+                settle(contrast)
         _conclude(verdict, margin)
     return found
 
