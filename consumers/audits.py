@@ -38,7 +38,7 @@ LABEL_LIMIT, LABEL_MARGIN = 1e-3, 3.0  # the limit is the larger of the first an
 RATIO_LIMIT, RATIO_ERRORS = 0.01, 6.0  # the limit is so many standard errors above the first
 UNSEEN_RATIO = 10.0  # times the largest seen: a ratio that the sample may have missed
 LEAST_ESS = 0.1  # below it the mean says nothing
-TARGET_LIMIT = 1e-3  # of the size of what is summed up: float32 errs by some 1e-6
+TARGET_LIMIT = 1e-4  # of the size of what is summed up: float32 errs by some 1e-7 times the root of the steps
 PRECISION_LIMIT = 4e-2  # mean |bf16 - float32|; measured on healthy networks: mean 3e-3, largest 4e-2
 
 
@@ -72,8 +72,8 @@ class Pool:
 
     Given the steps before it, the mean of w is 1 for each step, so that steps are not correlated; but what is
     wrong with one, be it by rounding, is wrong with its neighbours. So the standard error is that of the
-    segments' sums, and holds either way. One more step, whose ratio is UNSEEN_RATIO times the largest seen,
-    is counted into it: a sample that has missed a rare and large ratio has too small a mean and too small an
+    segments' sums, and holds either way. One more step is counted into it, whose ratio is UNSEEN_RATIO times
+    the largest seen: a sample that has missed a rare and large ratio has too small a mean and too small an
     error."""
 
     def __init__(self) -> None:
@@ -175,11 +175,11 @@ class Audits:
         def column(x: Tensor) -> NDArray[Any]:
             return x[:, chosen].double().cpu().numpy()
 
-        flags = [column(x) > 0 for x in (batch.terminated, batch.truncated)]
+        terminated, truncated = column(batch.terminated) > 0, column(batch.truncated) > 0
         valid = np.ones(batch.horizon, bool) if batch.valid is None else column(batch.valid) > 0
         form = FORMS[self._settings.correction]
         log_ratio = column((view.proximal if form.of_target else view.log_prob) - batch.behaviour)
-        segment = Segment(column(values), column(batch.rewards), *flags, valid, log_ratio)
+        segment = Segment(column(values), column(batch.rewards), terminated, truncated, valid, log_ratio)
         if not (np.isfinite(segment.values).all() and np.isfinite(segment.rewards).all()):
             return  # the steps made of them are skipped, and told of
         sums = summed(segment, form, self._settings)
@@ -230,7 +230,7 @@ class Audits:
             logits, state = self._run(obs[rows], before, reset)
             exact = self._model.log_prob(logits, chosen, allowed)
             apart = torch.where(kept[rows], (exact - behaviour[rows]).abs(), 0.0)
-            error = max(error, float(apart.nan_to_num(nan=math.inf).max()))
+            error = max(error, float(apart.nan_to_num(nan=math.inf, posinf=math.inf).max()))
             scale = max(scale, logit_scale(logits, self._log_std, chosen))
             steps += count
             if self._bf16 and version % GAP_EVERY == 0:
