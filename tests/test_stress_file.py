@@ -8,7 +8,7 @@ import config
 from monitor import exits
 from producers import cores, native
 from stress import __main__ as stress
-from stress import collect, store
+from stress import collect, schema, store
 from stress.cells import Matrix
 from stress.reading import read
 
@@ -192,3 +192,11 @@ def test_a_threshold_is_reached_by_two_windows_that_share_no_episode():
     assert collect.solved_at(lines, 475, 10) == {"solved_at_steps": 310, "solved_at_seconds": 31.0}
     assert collect.solved_at(lines, 475, 5) == {"solved_at_steps": 250, "solved_at_seconds": 25.0}
     assert collect.solved_at(lines, 475, 100) == {"solved_at_steps": None, "solved_at_seconds": None}
+
+
+def test_the_page_names_every_key_of_a_study_file_and_of_a_cell():
+    page = (native.ROOT / "docs" / "stress.md").read_text()
+    models = (schema.StudySection, schema.Task, schema.Block, schema.Tuning, schema.Contrast, schema.Study)
+    keys = {name for model in models for name in model.model_fields}
+    keys |= set(collect.NOTHING) | {"status", "why", "exclusive", "started", "finished", "code"}
+    assert [key for key in sorted(keys) if f"`{key}" not in page and f"{key}:" not in page] == []
