@@ -1,10 +1,11 @@
-"""Which diagnostic warned of a collapse first, how early, and how often for nothing.
+"""Which diagnostic warned of a fall first, how early, and how often for nothing.
 
-The rule: a diagnostic gives the alarm at the second of two points of the grid in a row at which it is beyond
-a threshold. The threshold is the 99 % quantile (1 % where low is bad) of all its points in reference runs of
-the same task: those at lag 0, or all that did not collapse, then without those of the seed that is judged.
-At lag 0 ratios are 1 but for rounding, so by the first reference whatever looks at ratios is alarmed by lag
-as such; the second asks what tells a collapse from a lag that does no harm.
+A run falls where its score is first below half of its best so far, whether or not it recovers. A diagnostic
+gives the alarm at the second of two points of the grid in a row at which it is beyond a threshold: the 99 %
+quantile (1 % where low is bad) of all its points in reference runs of the same task. These are the runs at
+lag 0, or all that did not fall, then without those of the seed that is judged. At lag 0 ratios are 1 but for
+rounding, so by the first reference whatever looks at ratios is alarmed by lag as such; the second asks what
+tells a fall from a lag that does no harm.
 """
 
 from __future__ import annotations
@@ -32,26 +33,26 @@ REFERENCES = ("lag 0", "calm runs")
 
 
 def table(records: Records) -> dict[str, Any]:
-    """By task and reference: how many runs collapsed, and a row a diagnostic, the most telling first."""
+    """By task and reference: how many lagged runs fell, and a row a diagnostic, the most telling first."""
     found = {}
     for task in records.tasks:
         cells = [cell for cell in records.cells if cell.task.name == task and not cell.failed]
         lagged = [cell for cell in cells if cell.lag_mean > 0]
-        collapsed = [cell for cell in lagged if cell.onset is not None]
+        fell = [cell for cell in lagged if cell.fell_at is not None]
         found[task] = {
-            "collapsed": len(collapsed),
-            "calm": len(lagged) - len(collapsed),
-            **{reference: _rows(cells, lagged, reference) for reference in REFERENCES if collapsed},
+            "fell": len(fell),
+            "calm": len(lagged) - len(fell),
+            **{reference: _rows(cells, lagged, reference) for reference in REFERENCES if fell},
         }
     return found
 
 
 def _rows(cells: Sequence[Cell], lagged: Sequence[Cell], reference: str) -> list[dict[str, Any]]:
     alarms = {name: _alarms(cells, lagged, name, side, reference) for name, side in DIAGNOSTICS.items()}
-    collapsed = [i for i, cell in enumerate(lagged) if cell.onset is not None]
-    calm = [i for i, cell in enumerate(lagged) if cell.onset is None]
+    fell = [i for i, cell in enumerate(lagged) if cell.fell_at is not None]
+    calm = [i for i, cell in enumerate(lagged) if cell.fell_at is None]
     leads: dict[str, dict[int, float]] = {
-        name: {i: lead for i in collapsed if (lead := _lead(lagged[i], at[i])) is not None}
+        name: {i: lead for i in fell if (lead := _lead(lagged[i], at[i])) is not None}
         for name, at in alarms.items()
         if at is not None
     }
@@ -63,7 +64,7 @@ def _rows(cells: Sequence[Cell], lagged: Sequence[Cell], reference: str) -> list
         first = sum(
             found.get(i, -math.inf) == max(other.get(i, -math.inf) for other in leads.values()) for i in found
         )
-        detected = len(found) / len(collapsed)
+        detected = len(found) / len(fell)
         false_share = false / len(calm) if calm else math.nan
         rows.append({
             "diagnostic": name,
@@ -88,7 +89,7 @@ def _alarms(
         }
     else:
         pools = {
-            seed: _pool([s for cell, s in zip(lagged, series) if cell.onset is None and cell.seed != seed])
+            seed: _pool([s for cell, s in zip(lagged, series) if cell.fell_at is None and cell.seed != seed])
             for seed in {cell.seed for cell in lagged}
         }
     thresholds = {key: float(np.quantile(side * pool, QUANTILE)) for key, pool in pools.items() if pool.size}
@@ -112,9 +113,9 @@ def _first(cell: Cell, beyond: np.ndarray) -> float | None:
 
 
 def _lead(cell: Cell, alarm: float | None) -> float | None:
-    """Environment steps from the alarm to the collapse; None: it came after, or not at all."""
-    assert cell.onset is not None
-    return None if alarm is None or alarm > cell.onset else cell.onset - alarm
+    """Environment steps from the alarm to the fall; None: it came after, or not at all."""
+    assert cell.fell_at is not None
+    return None if alarm is None or alarm > cell.fell_at else cell.fell_at - alarm
 
 
 def _series(cell: Cell, name: str) -> Array:

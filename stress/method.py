@@ -11,8 +11,8 @@ METHOD = (
     "played at the end.",
     "A failed run counts with the score of a random policy, and as one that never reached the threshold.",
     f"Collapsed: final below {COLLAPSE:.0%} of the run's own best, where that best passed "
-    f"{COLLAPSE_FROM:.0%} of the solved score. The collapse begins where the curve falls below that share "
-    "for good.",
+    f"{COLLAPSE_FROM:.0%} of the solved score. Fell: was once below that share of its best so far, whether "
+    "or not it recovered.",
     "Interquartile mean, optimality gap, probability of improvement, performance profiles and stratified "
     "percentile bootstrap: rliable's definitions (Agarwal et al. 2021).",
     "A difference is the mean over paired seeds. A contrast named beforehand is decided if both Student's t "
@@ -28,5 +28,5 @@ METHOD = (
     "equivalence, if there is no difference.",
     f"Alarm of a diagnostic: the {IN_A_ROW}nd of {IN_A_ROW} points in a row beyond the {QUANTILE:.0%} "
     "quantile of its reference runs (beyond the opposite one where low is bad). False alarms are those in "
-    "lagged runs that did not collapse; the thresholds from such runs leave out the seed that is judged.",
+    "lagged runs that did not fall; the thresholds from such runs leave out the seed that is judged.",
 )

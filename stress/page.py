@@ -50,6 +50,7 @@ def page(report: Report) -> str:
         ("audits", "Audits", _audits(report)),
         ("gates", "What does not count, and what failed", _gates(report)),
         ("numbers", "All arms in numbers", _numbers(report)),
+        ("rates", "How learning rates were chosen", _rates(report)),
         ("settings", "Settings, machine, hours", _settings(report)),
         ("method", "How it was judged", bullets(METHOD)),
     ]
@@ -183,19 +184,20 @@ _QUESTIONS = {
 def _warnings(report: Report) -> str:
     parts = []
     for task, found in report["alarms"].items():
-        if not found["collapsed"]:
+        if not found["fell"]:
             parts.append(
-                paragraph(f"On {task} none of {found['calm']} lagged runs collapsed: nothing could warn.")
+                paragraph(f"On {task} none of {found['calm']} lagged runs fell: nothing could warn.")
             )
             continue
         parts.append(f"<h3>{escape(task)}</h3>")
         parts.append(paragraph(
-            f"{found['collapsed']} lagged runs collapsed, {found['calm']} did not. {_first_words(found)}"
+            f"{found['fell']} lagged runs fell below half of their best so far, {found['calm']} did not. "
+            f"{_first_words(found)}"
         ))  # fmt: skip
-        for reference, words in (("calm runs", "thresholds of runs that did not collapse"),
+        for reference, words in (("calm runs", "thresholds of runs that did not fall"),
                                  ("lag 0", "thresholds of runs at lag 0")):  # fmt: skip
             rows = [
-                [row["diagnostic"], f"{row['detected']} of {found['collapsed']}", row["first"],
+                [row["diagnostic"], f"{row['detected']} of {found['fell']}", row["first"],
                  number(row["lead_median_steps"], 0), f"{row['false_alarms']} of {found['calm']}",
                  number(row["telling"], 2)]
                 for row in found.get(reference, ())
@@ -214,7 +216,7 @@ def _first_words(found: Report) -> str:
     first = max(rows, key=lambda row: (row["first"], row["telling"]))
     words = (
         f"The most telling was {best['diagnostic']}: it warned before {best['detected']} of "
-        f"{found['collapsed']} collapses, by {charts.short(best['lead_median_steps'])} steps in the median, "
+        f"{found['fell']} falls, by {charts.short(best['lead_median_steps'])} steps in the median, "
         f"and in {best['false_alarms']} of {found['calm']} runs for nothing."
     )
     if first is not best:
@@ -268,7 +270,8 @@ def _numbers(report: Report) -> str:
         [arm["task"], clock_name(arm), arm["epochs"], f"{arm['learning_rate']:g}", len(arm["seeds"]),
          arm["failed"], interval(arm["final"], 2), interval(arm["area"], 2),
          interval(arm["optimality_gap"], 2), number(arm["evaluated_mean"], 2),
-         number(arm["worst"], 2), number(arm["worst_quarter"], 2), arm["collapsed"], arm["reached"],
+         number(arm["worst"], 2), number(arm["worst_quarter"], 2), arm["collapsed"],
+         arm["fell"], number(arm["drawdown"], 2), arm["reached"],
          number(arm["steps_to_threshold"], 0), number(arm["lag_mean"], 2)]
         for arm in report["arms"]
     ]  # fmt: skip
@@ -276,6 +279,7 @@ def _numbers(report: Report) -> str:
         return ""
     columns = ("task", "arm", "epochs", "rate", "seeds", "failed", "final [95 %]", "area [95 %]",
                "optimality gap [95 %]", "evaluated", "worst seed", "worst quarter", "collapsed",
+               "fell", "largest fall",
                "reached threshold", "expected steps to it", "mean lag")  # fmt: skip
     one = " With one task the bootstrap is one over seeds." if report["state"]["single_task"] else ""
     words = (
@@ -284,6 +288,25 @@ def _numbers(report: Report) -> str:
         "report.json."
     )
     return paragraph(words) + folded(f"{len(rows)} arms", table("All arms", columns, rows))
+
+
+def _rates(report: Report) -> str:
+    found = report["tuned"]
+    if not found:
+        return ""
+    edge = sum(one["at_edge"] for one in found)
+    rows = [
+        [one["task"], one["correction"], one["lag"], f"{one['best']:g}{' (edge)' if one['at_edge'] else ''}",
+         "; ".join(f"{rate:g}: {number(area, 2)}" for rate, area in one["areas"]), one["seeds"]]
+        for one in found
+    ]  # fmt: skip
+    words = (
+        "By the mean area under the curve of runs with other seeds, which count for nothing else, for each "
+        f"task, correction and lag. In {edge} of {len(found)} cases the best was the smallest or largest "
+        "rate tried."
+    )
+    columns = ("task", "correction", "lag", "best rate", "area by rate", "seeds")
+    return paragraph(words) + folded(f"{len(found)} choices", table("Learning rates", columns, rows))
 
 
 def _settings(report: Report) -> str:

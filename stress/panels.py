@@ -43,6 +43,7 @@ def heat_maps(report: Report) -> str:
             ("Area under the curve", lambda a: a["area"][0], "2f", 0.0, 1.0),
             ("Final score", lambda a: a["final"][0], "2f", 0.0, 1.0),
             ("Share of runs that collapsed or failed", lambda a: a["collapsed_share"], "0%", 1.0, -1.0),
+            ("Largest fall, mean over seeds", lambda a: a["drawdown"], "2f", 1.0, -1.0),
             ("Worst seed's final score", lambda a: a["worst"], "2f", 0.0, 1.0),
         ):
             parts.append(

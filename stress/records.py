@@ -122,14 +122,19 @@ class Cell:
         mean = None if self.failed or not found else found.get("mean")
         return None if mean is None else self.task.normalized(float(mean))
 
+    @property
+    def collapsed(self) -> bool:
+        """Whether it ended far below a best that was worth something."""
+        return self.best > COLLAPSE_FROM and self.final < COLLAPSE * self.best
+
     @cached_property
-    def onset(self) -> float | None:
-        """The step from which a collapsed run stayed below half of its best; None: it did not collapse."""
-        if self.best <= COLLAPSE_FROM or self.final >= COLLAPSE * self.best:
-            return None
+    def fell_at(self) -> float | None:
+        """The first step at which its score was below half of its best so far, which was worth something; it
+        may have recovered. None: it never fell."""
         steps, _, scores = self.curve
-        high = np.flatnonzero(scores >= COLLAPSE * self.best)
-        return float(steps[min(high[-1] + 1, len(steps) - 1)])
+        best = np.maximum.accumulate(scores)
+        fallen = np.flatnonzero((best > COLLAPSE_FROM) & (scores < COLLAPSE * best))
+        return float(steps[fallen[0]]) if fallen.size else None
 
     @cached_property
     def drawdown(self) -> float:

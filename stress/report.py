@@ -40,6 +40,7 @@ def analyse(records: Records, *, resamples: int = RESAMPLES) -> dict[str, Any]:
         "primary": [contrast.report() for contrast in primary],
         "verdicts": [one.report() for one in verdicts],
         "arms": summary.summarize(records, resamples=resamples),
+        "tuned": summary.tuned(records),
         "realised": laid,
         "wall_clock": [contrast.report() for contrast in _wall_clock(records, resamples)],
         "alarms": alarms.table(records),
@@ -209,7 +210,8 @@ def _figures(cell: Cell) -> dict[str, Any]:
     seconds, _ = cell.reached("seconds")
     return {
         "failed": cell.failed, "final": cell.final, "area": cell.area, "best": cell.best,
-        "evaluated": cell.evaluated, "collapsed_at": cell.onset, "drawdown": cell.drawdown,
+        "evaluated": cell.evaluated, "collapsed": cell.collapsed,
+        "fell_at": cell.fell_at, "drawdown": cell.drawdown,
         "reached": reached, "steps_to_threshold": steps if reached else None,
         "seconds_to_threshold": seconds if reached else None, "lag_mean": cell.lag_mean,
         "seconds": cell.seconds, "steps_per_second": cell.record.get("steps_per_second"),

@@ -33,7 +33,7 @@ def _summary(records: Records, arm: Arm, cells: Sequence[Cell], resamples: int) 
     final, area = (column([getattr(cell, name) for cell in cells]) for name in ("final", "area"))
     evaluated = [cell.evaluated for cell in cells if cell.evaluated is not None]
     done = [cell for cell in cells if not cell.failed]
-    collapsed = [cell for cell in done if cell.onset is not None]
+    collapsed = [cell for cell in done if cell.collapsed]
     return {
         **arm._asdict(),
         "name": records.name(arm),
@@ -49,6 +49,7 @@ def _summary(records: Records, arm: Arm, cells: Sequence[Cell], resamples: int) 
         "profile": performance_profile(final, PROFILE).tolist(),
         "collapsed": len(collapsed),
         "collapsed_share": (len(collapsed) + len(cells) - len(done)) / len(cells),
+        "fell": sum(cell.fell_at is not None for cell in done),
         "drawdown": _mean([cell.drawdown for cell in done]),
         "reached": sum(cell.reached("steps")[1] for cell in cells),
         "steps_to_threshold": _expected(cells, "steps"),
@@ -62,6 +63,25 @@ def _summary(records: Records, arm: Arm, cells: Sequence[Cell], resamples: int) 
         "curve": curve(cells, "steps"),
         "curve_by_seconds": curve(cells, "seconds") if arm.purpose == "wall" else None,
     }
+
+
+def tuned(records: Records) -> list[dict[str, Any]]:
+    """The runs in which learning rates were chosen: an entry for each task, arm and lag, with the mean area
+    of each rate over the tuning seeds, the best, and whether it was the smallest or largest tried."""
+    groups: dict[Arm, dict[float, list[float]]] = {}
+    for cell in records.tuning:
+        rates = groups.setdefault(cell.arm._replace(learning_rate=0.0), {})
+        rates.setdefault(cell.arm.learning_rate, []).append(cell.area)
+    found = []
+    for arm, areas in sorted(groups.items()):
+        means = {rate: _mean(areas[rate]) for rate in sorted(areas)}
+        best = max(means, key=means.__getitem__)
+        found.append({
+            "task": arm.task, "correction": arm.correction, "lag": arm.lag, "epochs": arm.epochs,
+            "seeds": max(map(len, areas.values())), "areas": [[rate, mean] for rate, mean in means.items()],
+            "best": best, "at_edge": best in (min(means), max(means)),
+        })  # fmt: skip
+    return found
 
 
 def curve(cells: Sequence[Cell], unit: str) -> dict[str, list[float]] | None:

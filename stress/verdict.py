@@ -140,7 +140,7 @@ def _like(records: Records, arm: Arm, **changes: Any) -> Arm | None:
 
 
 def _count_collapses(verdict: Verdict, lag: int, cells: Sequence[Cell]) -> None:
-    lost = sum(cell.failed or cell.onset is not None for cell in cells)
+    lost = sum(cell.failed or cell.collapsed for cell in cells)
     if lost:
         verdict.collapsed[lag] = lost, len(cells)
 

@@ -175,10 +175,10 @@ def test_a_planted_collapse_is_found_with_what_warned_of_it():
     assert arm["collapsed"] == 4
     assert arm["worst"] < 0.2
     assert "4 of 10 at lag 8" in verdict_on(report, "none")["words"]
-    onsets = [cell["collapsed_at"] for cell in report["cells"] if cell["collapsed_at"] is not None]
+    onsets = [cell["fell_at"] for cell in report["cells"] if cell["collapsed"]]
     assert sorted(onsets) == pytest.approx([0.6 * studies.STEPS + i * 1e4 + 5e3 for i in range(4)], abs=5.1e3)
     found = report["alarms"]["cartpole"]
-    assert found["collapsed"] == 4
+    assert found["fell"] == 4
     first = found["calm runs"][0]
     assert first["diagnostic"] == "ratio_ess"
     assert first["detected"] == first["first"] == 4
@@ -190,8 +190,17 @@ def test_a_planted_collapse_is_found_with_what_warned_of_it():
 def test_a_low_score_that_was_never_high_is_no_collapse():
     cells = [studies.cell(0, 0.2, lag=4, collapse_at=0.5), studies.cell(1, 0.9, lag=4)]
     report = say(cells, ())
-    assert [cell["collapsed_at"] for cell in report["cells"]] == [None, None]
-    assert report["alarms"]["cartpole"]["collapsed"] == 0
+    assert [(cell["collapsed"], cell["fell_at"]) for cell in report["cells"]] == [(False, None)] * 2
+    assert report["alarms"]["cartpole"]["fell"] == 0
+
+
+def test_a_run_that_fell_and_recovered_has_fallen_and_not_collapsed():
+    run = studies.cell(0, 1.0, lag=4)
+    run["curve"]["score"][20:25] = [studies.FLOOR] * 5
+    cell = say([run], ())["cells"][0]
+    assert not cell["collapsed"]
+    assert cell["fell_at"] == run["curve"]["steps"][20]
+    assert cell["drawdown"] == pytest.approx(1.0, abs=0.1)
 
 
 def clock(sync_seconds, async_seconds, *, level=1.0, lost=()):
@@ -266,6 +275,20 @@ def test_tasks_weigh_alike_where_a_contrast_is_about_all_of_them():
     found = say(cells, (both,), tasks=("cartpole", "pendulum"))["primary"][0]
     assert found["seeds"] == 10
     assert found["estimate"][0] == pytest.approx(0.15 * 5 / 6, abs=0.04)
+
+
+def test_it_is_told_how_learning_rates_were_chosen():
+    cells = [
+        studies.cell(seed, level, purpose="tuning", lag=LAG, learning_rate=rate)
+        for seed in (101, 102) for rate, level in ((0.001, 0.5), (0.003, 0.9), (0.01, 0.2))
+    ]  # fmt: skip
+    report = say(cells, ())
+    (choice,) = report["tuned"]
+    assert choice["best"] == 0.003
+    assert not choice["at_edge"]
+    assert [rate for rate, _ in choice["areas"]] == [0.001, 0.003, 0.01]
+    assert report["cells"] == report["arms"] == []
+    assert "0.003" in page(report)
 
 
 def test_learning_rates_tuned_for_each_lag_do_not_part_an_arm_from_itself():
