@@ -148,7 +148,7 @@ def _arms(report: Report) -> str:
         mine = [one for one in report["verdicts"] if one["task"] == task]
         if not mine:
             continue
-        rows = [[one["name"], ", ".join(map(str, one["lags"])), one["words"]] for one in mine]
+        rows = [[one["name"], one["words"]] for one in mine]
         evidence = [
             [one["name"], c["lag"], _QUESTIONS[c["name"]].format(c["b"]),
              outcome(c["outcome"]), interval(c["estimate"]),
@@ -159,7 +159,7 @@ def _arms(report: Report) -> str:
         columns = ("arm", "lag", "question", "outcome", "difference [95 %]", "p", "p after Holm", "seeds",
                    "seeds that would decide")  # fmt: skip
         parts += [
-            f"<h3>{escape(task)}</h3>", table(f"Verdicts on {task}", ("arm", "lags run", "verdict"), rows),
+            f"<h3>{escape(task)}</h3>", table(f"Verdicts on {task}", ("arm", "verdict"), rows),
             folded("The evidence", table(f"Secondary contrasts on {task}, of the area", columns, evidence)),
         ]  # fmt: skip
     if not parts:

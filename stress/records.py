@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from stress import packing
+
 Array = NDArray[np.float64]
 
 FINAL_SHARE = 0.1  # of the steps, the last: their mean score is the final one
@@ -196,8 +198,11 @@ class Records:
 
     @classmethod
     def load(cls, folder: Path) -> Records:
-        """From a study's folder, whatever of it is there. Raises FileNotFoundError without a study."""
+        """From a study's folder, whatever of it is there, or from a packed one. Raises FileNotFoundError
+        without a study."""
         study = json.loads((folder / "study.resolved.json").read_text())
+        if (packed := folder / packing.FILE).exists():
+            return cls.of(study, packing.unpack(packed))
         found, unreadable = [], []
         for path in sorted((folder / "cells").glob("*.json")):
             try:

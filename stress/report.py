@@ -1,14 +1,21 @@
-"""The report of a study: all its numbers as report.json, and report.html, a page that needs nothing else."""
+"""The report of a study: all its numbers as report.json, and report.html, a page that needs nothing else.
+
+python -m stress.report FOLDER                  writes both beside the cells of a study, whatever is finished
+python -m stress.report FOLDER --packed TARGET  packs the cells into another folder, and writes them there
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stress import alarms, contrasts, realised, summary, verdict
+from monitor import exits
+from stress import alarms, contrasts, packing, realised, summary, verdict
 from stress.contrasts import TIME, Contrast, judge, signed
 from stress.page import page
 from stress.records import Arm, Cell, Records
@@ -22,7 +29,8 @@ def write(folder: Path, *, resamples: int = RESAMPLES) -> Path:
     """Writes report.json and report.html beside the cells of a study, whatever of it is finished; returns the
     page's path. Raises FileNotFoundError where there is no study."""
     found = analyse(Records.load(folder), resamples=resamples)
-    for name, text in (("report.json", json.dumps(found, indent=1) + "\n"), ("report.html", page(found))):
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(part)}" for name, part in found.items())
+    for name, text in (("report.json", f"{{\n{lines}\n}}\n"), ("report.html", page(found))):
         new = folder / f"{name}.new"
         new.write_text(text)
         new.replace(folder / name)
@@ -227,3 +235,25 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
     return value
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m stress.report", description="Writes a study's report.")
+    parser.add_argument("folder", metavar="FOLDER", type=Path, help="of the study")
+    parser.add_argument(
+        "--packed", metavar="TARGET", type=Path, help="folder for packed cells and the report"
+    )
+    options = parser.parse_args(arguments)
+    folder = options.folder
+    try:
+        if options.packed is not None:
+            folder = packing.pack(folder, options.packed).parent
+        print(write(folder))
+    except OSError as error:
+        print(f"stress.report: {folder}: {(error.strerror or str(error)).lower()}", file=sys.stderr)
+        return exits.MISSING
+    return exits.DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -10,10 +10,11 @@ import studies
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stress import packing
 from stress.markup import interval, number
 from stress.page import page
 from stress.records import Records
-from stress.report import analyse, write
+from stress.report import analyse, main, write
 
 SEEDS = range(10)
 FEW = 300  # resamples, where no test is about an interval
@@ -407,3 +408,20 @@ def test_a_report_is_written_from_whatever_of_a_study_is_there(tmp_path):
     ]  # fmt: skip
     with pytest.raises(FileNotFoundError):
         write(tmp_path, resamples=FEW)
+
+
+def test_a_packed_study_says_the_same(tmp_path, capsys):
+    cells = [*arms(), studies.failed(20, lag=LAG), studies.cell(101, purpose="tuning", lag=LAG)]
+    fell = studies.cell(2, 0.8, correction="none", lag=LAG, collapse_at=0.7, warned_by="grad_norm")
+    cells = [fell if cell["id"] == fell["id"] else cell for cell in cells]
+    folder = studies.store(tmp_path / "study", studies.study(primary=(AGAINST_NONE, FREE)), cells)
+    packed = packing.pack(folder, tmp_path / "packed")
+    assert packed.stat().st_size < sum(path.stat().st_size for path in folder.glob("cells/*.json")) / 5
+    one, other = (analyse(Records.load(place), resamples=FEW) for place in (folder, packed.parent))
+    for part in ("headline", "state", "audits", "failures", "thrown_out"):
+        assert one[part] == other[part]
+    assert outcomes(one) == outcomes(other)
+    assert [c["area"] for c in one["cells"]] == pytest.approx([c["area"] for c in other["cells"]], abs=0.005)
+    assert one["alarms"]["cartpole"]["fell"] == other["alarms"]["cartpole"]["fell"] == 1
+    assert main([str(tmp_path / "nowhere")]) == 69
+    assert "no such file" in capsys.readouterr().err

@@ -1,0 +1,57 @@
+"""The finished cells of a study in one small file, from which its report can be made again.
+
+cells.json.zst is a line of JSON a cell, compressed, with three digits of every figure of curves and
+diagnostics, and of runs for tuning no diagnostics.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+from stress.alarms import DIAGNOSTICS
+
+FILE = "cells.json.zst"
+DIGITS = 3
+LEVEL = 19
+
+
+def pack(folder: Path, target: Path) -> Path:
+    """Packs the cells of a study's folder into another one, with a copy of what the study is. Returns the
+    packed file. Raises FileNotFoundError without a study."""
+    study = (folder / "study.resolved.json").read_text()
+    cells = [json.loads(path.read_text()) for path in sorted((folder / "cells").glob("*.json"))]
+    target.mkdir(parents=True, exist_ok=True)
+    (target / "study.resolved.json").write_text(study)
+    lines = "".join(json.dumps(_slim(cell), separators=(",", ":")) + "\n" for cell in cells)
+    packed = target / FILE
+    packed.write_bytes(zstandard.ZstdCompressor(level=LEVEL).compress(lines.encode()))
+    return packed
+
+
+def unpack(packed: Path) -> Iterator[dict[str, Any]]:
+    """The cells of a packed file. Raises zstandard.ZstdError, ValueError where it is damaged."""
+    for line in zstandard.ZstdDecompressor().decompress(packed.read_bytes()).splitlines():
+        yield json.loads(line)
+
+
+def _slim(cell: dict[str, Any]) -> dict[str, Any]:
+    kept = () if cell["purpose"] == "tuning" else DIAGNOSTICS
+    diagnostics = {name: values for name, values in cell["diagnostics"].items() if name in kept}
+    steps = cell["curve"]["steps"]
+    return cell | {
+        "curve": _rounded(cell["curve"]) | {"steps": steps},
+        "diagnostics": _rounded(diagnostics),
+    }
+
+
+def _rounded(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    return {name: [_short(value) for value in values] for name, values in columns.items()}
+
+
+def _short(value: Any) -> Any:
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
