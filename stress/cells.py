@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -119,28 +119,50 @@ class Matrix:
 
     @property
     def tuning(self) -> list[Cell]:
-        """Task by task."""
-        settings = self.file.study.tuning
-        if settings is None:
-            return []
-        kinds = dict.fromkeys(kind.tuning for _, kinds in self._blocks for kind in kinds)
-        return _unique(
-            Cell(kind, seed, rate)
-            for kind in kinds
-            if kind is not None
-            for rate, seed in itertools.product(settings.learning_rates, settings.seeds)
-        )
+        """Block by block."""
+        return _unique(cell for _, kinds in self._blocks for cell in self._tuning(kinds))
 
     def main(self, rates: Mapping[str, float]) -> list[Cell]:
-        """What the blocks ask for, seed by seed, so that a study that is interrupted has all arms alike;
-        those that need the whole machine come last. `rates`: chosen ones, by identity of the tuning kind."""
-        cells: list[tuple[int, Cell]] = []
-        for block, kinds in self._blocks:
-            for kind in kinds:
-                for place, seed in enumerate(block.seeds):
-                    cells += [(place, Cell(kind, seed, rate)) for rate in self._rates(block, kind, rates)]
-        cells.sort(key=lambda pair: (pair[1].kind.exclusive, pair[0]))
-        return _unique(cell for _, cell in cells)
+        """What the blocks ask for. `rates`: chosen ones, by identity of the tuning kind."""
+        return _unique(cell for block, kinds in self._blocks for cell in self._main(block, kinds, rates))
+
+    @property
+    def stages(self) -> list[Callable[[Mapping[str, float]], list[Cell]]]:
+        """In which order cells are run: block by block, first those in which learning rates are chosen.
+        Each gives its cells for the rates that are chosen by then; one may come in several."""
+        return [
+            stage
+            for block, kinds in self._blocks
+            for stage in (
+                lambda rates, kinds=kinds: self._tuning(kinds),
+                lambda rates, block=block, kinds=kinds: self._main(block, kinds, rates),
+            )
+        ]
+
+    def _tuning(self, kinds: Sequence[Kind]) -> list[Cell]:
+        settings = self.file.study.tuning
+        tuned = dict.fromkeys(kind.tuning for kind in kinds if kind.tuning is not None)
+        if settings is None:
+            return []
+        return [
+            Cell(kind, seed, rate)
+            for kind in tuned
+            for rate, seed in itertools.product(self._candidates(kind.task), settings.seeds)
+        ]
+
+    def _candidates(self, task: str) -> Sequence[float]:
+        """Learning rates to try."""
+        assert self.file.study.tuning is not None
+        return self.file.study.tasks[task].learning_rates or self.file.study.tuning.learning_rates
+
+    def _main(self, block: Block, kinds: Sequence[Kind], rates: Mapping[str, float]) -> list[Cell]:
+        """Seed by seed, so that a study that is interrupted has all arms alike."""
+        return [
+            Cell(kind, seed, rate)
+            for seed in block.seeds
+            for kind in kinds
+            for rate in self._rates(block, kind, rates)
+        ]
 
     @staticmethod
     def _rates(block: Block, kind: Kind, rates: Mapping[str, float]) -> Sequence[float | None]:
@@ -167,7 +189,7 @@ class Matrix:
                     for cell in cells
                     if cell.learning_rate == rate
                 )
-                for rate in sorted(settings.learning_rates)
+                for rate in sorted(self._candidates(cells[0].kind.task))
             }
             chosen[identity] = max(means, key=means.__getitem__)
         return chosen
@@ -189,9 +211,10 @@ class Matrix:
             lay = _Lay(self.file, name, task, correction, epochs, marks)
             tuning = None
             if block.learning_rates == "tuned" and study.tuning is not None:
-                given = lay.document("lagged", lag, 1, self._machine, clock=False)
+                tried = _tried(lag, study.tuning.lags)
+                given = lay.document("lagged", tried, 1, self._machine, clock=False)
                 tuning = self._same(
-                    Kind(task, "lagged", lag, correction, given.config.learner.epochs, 1, "tuning", given)
+                    Kind(task, "lagged", tried, correction, given.config.learner.epochs, 1, "tuning", given)
                 )
             document = lay.document(block.mode, lag, learners, self._machine)
             yield self._same(
@@ -270,6 +293,10 @@ class _Lay:
         if document.config.stop.steps is None:
             mark = self.file.mark("tasks", self.task, "settings")
             raise config.ConfigError([f"{mark}: tasks.{self.task}.settings: needs stop.steps, the budget"])
+        goal, wanted = document.config.stop.score, threshold(study.tasks[self.task])
+        if goal not in (None, wanted):
+            text = f"found {goal:g}; needs {wanted:g}, the score whose time counts"
+            raise document.error("stop.score", text)
         return document
 
 
@@ -287,6 +314,13 @@ def worth(record: Mapping[str, Any], by: str, floor: float) -> float:
 def threshold(task: Task) -> float:
     """The score whose time counts."""
     return task.solved if task.threshold is None else task.threshold
+
+
+def _tried(lag: int, lags: Sequence[int] | None) -> int:
+    """The lag whose best learning rate `lag` takes: rather one that is too small than one too large."""
+    if not lags:
+        return lag
+    return min((one for one in lags if one >= lag), default=max(lags))
 
 
 def _unique(cells: Iterator[Cell]) -> list[Cell]:

@@ -114,9 +114,12 @@ def is_diagnostic(name: str, value: Any) -> bool:
 
 def solved_at(lines: Sequence[Mapping[str, Any]], threshold: float, window: int) -> dict[str, Any]:
     """Steps and seconds after which the mean score had reached `threshold` in two windows of `window`
-    episodes that share none; nulls where it never did."""
+    episodes that share none; nulls where it never did. A learner that stops at this score knows it to the
+    episode; else it is known to the update."""
     first: int | None = None
     for line in lines:
+        if line.get("solved_at_seconds") is not None:
+            return {"solved_at_steps": line["steps"], "solved_at_seconds": rounded(line["solved_at_seconds"])}
         if line["score_mean"] is None or line["score_mean"] < threshold:
             continue
         if first is None:

@@ -28,7 +28,6 @@ from stress.store import Store, code_fingerprint
 
 TICK_SECONDS = 0.01  # between looks at cells whose processes wake nobody up
 SHOW_SECONDS = 1.0
-STAGES = (("tuning",), ("main", "wall"))  # purposes: the later ones need what the first find out
 ONLY = {"lagged": False, "wall": True}
 """Choices of `--only`, and whether the cells meant need the machine to themselves."""
 
@@ -60,6 +59,7 @@ class Runner:
         """Seconds of cells finished since this start, by task and whether they were alone."""
         self._signal: int | None = None
         self._next_show = 0.0
+        self.rates: dict[str, float] = {}
         self.planned: list[Cell] = []
         self.plan()
 
@@ -68,17 +68,9 @@ class Runner:
         going on is no use."""
         handlers = {number: signal.signal(number, self._hear) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            for purposes in STAGES:
+            for cells in self.matrix.stages:
                 self.plan()
-                self._stage(
-                    [
-                        cell
-                        for cell in self.left
-                        if cell.kind.purpose in purposes
-                        and cell.learning_rate is not None
-                        and self._wanted(cell)
-                    ]
-                )
+                self._stage([cell for cell in cells(self.rates) if self._wanted(cell)])
         finally:
             self._give_up()
             self._pool.close()
@@ -89,6 +81,8 @@ class Runner:
     # What is to be done
 
     def _wanted(self, cell: Cell) -> bool:
+        if cell.learning_rate is None:  # not all the cells that decide on it are wanted
+            return False
         return self._only is None or cell.kind.exclusive == ONLY[self._only]
 
     @property
@@ -98,12 +92,13 @@ class Runner:
 
     def plan(self) -> None:
         """Takes in which learning rates are chosen by now."""
-        self.planned = [*self.matrix.tuning, *self.matrix.main(self.matrix.choose(self.store.cells))]
+        self.rates = self.matrix.choose(self.store.cells)
+        self.planned = [*self.matrix.tuning, *self.matrix.main(self.rates)]
 
     # The loop
 
     def _stage(self, cells: Sequence[Cell]) -> None:
-        waiting = list(reversed(cells))
+        waiting = [cell for cell in reversed(cells) if cell.id not in self.store.cells]
         while (waiting or self._lanes) and self._signal is None:
             while waiting and self._room(waiting[-1]):
                 self._start(waiting.pop())
@@ -204,7 +199,7 @@ class Runner:
         """Seconds that these will take, from those that finished and from the file's word before any did."""
         total = 0.0
         for cell in cells:
-            if self._wanted(cell):
+            if self._only is None or cell.kind.exclusive == ONLY[self._only]:
                 kind = cell.kind
                 took = self._took.get((kind.task, kind.exclusive))
                 seconds = fmean(took) if took else self.matrix.file.study.tasks[kind.task].cell_seconds

@@ -55,6 +55,8 @@ class Task(Section):
     """Score to reach for the time to threshold; null: that of a solved task."""
     slow_tail: bool = False
     """Whether step times have a heavy tail."""
+    learning_rates: Rates | None = None
+    """Candidates of `tuning` for this task; null: those that it names itself."""
     cell_seconds: PositiveNumber = 10.0
     """What one cell is expected to take on one core, for the estimate before any has finished."""
 
@@ -92,6 +94,9 @@ class Tuning(Section):
     """Candidates."""
     seeds: Seeds
     """Seeds that no block of the matrix may use."""
+    lags: Naturals | None = None
+    """Lags at which the choice is made: every other takes what was best at the next larger of these, or at
+    the largest; null: each its own."""
     by: Literal["area", "final"] = "area"
     """What is compared: the mean over these seeds of the area under the curve, or of the final score."""
 

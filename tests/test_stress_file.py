@@ -64,6 +64,7 @@ WRONG = [
     ("{name: cartpole}", "{name: cartpul}", "8:37: sim.name: no simulator 'cartpul'; there are: ban"),
     ("{name: pendulum}", "{name: pendulum, mass: 2}", "10:38: sim.mass: pendulum has no such parameter"),
     (STOP, "mode: sync", "6:3: base.mode: belongs to the matrix"),
+    (STOP, "stop: {steps: 1000, score: 99}", "6:30: stop.score: found 99; needs 475, the score whose ti"),
     (STOP, "stop: {}", "8:24: tasks.cartpole.settings: needs stop.steps, the budget"),
     ("tuning: {", "other: {", "15:1: other: unknown key"),
     ("seeds: [1, 2, 3]", "seeds: [1, 101]", "21:12: matrix.lag.seeds: 101 is a seed of `tuning`"),
@@ -191,6 +192,9 @@ def test_a_threshold_is_reached_by_two_windows_that_share_no_episode():
     lines = [line(100, 50.0), line(200, 480.0), line(250, 490.0), line(260, 10.0), line(310, 480.0)]
     assert collect.solved_at(lines, 475, 10) == {"solved_at_steps": 310, "solved_at_seconds": 31.0}
     assert collect.solved_at(lines, 475, 5) == {"solved_at_steps": 250, "solved_at_seconds": 25.0}
+    lines[1]["solved_at_seconds"] = 19.5
+    assert collect.solved_at(lines, 475, 10) == {"solved_at_steps": 200, "solved_at_seconds": 19.5}
+    del lines[1]["solved_at_seconds"]
     assert collect.solved_at(lines, 475, 100) == {"solved_at_steps": None, "solved_at_seconds": None}
 
 
@@ -200,3 +204,25 @@ def test_the_page_names_every_key_of_a_study_file_and_of_a_cell():
     keys = {name for model in models for name in model.model_fields}
     keys |= set(collect.NOTHING) | {"status", "why", "exclusive", "started", "finished", "code"}
     assert [key for key in sorted(keys) if f"`{key}" not in page and f"{key}:" not in page] == []
+
+
+def test_a_learning_rate_that_is_chosen_at_some_lags_serves_the_lags_below_them(tmp_path):
+    path = write(tmp_path, "seeds: [101, 102]}", "seeds: [101, 102], lags: [0, 8]}")
+    path.write_text(path.read_text().replace("lags: [0, 4]", "lags: [0, 1, 4, 8, 16]"))
+    text = path.read_text().replace("solved: 475,", "solved: 475, learning_rates: [5e-3],")
+    path.write_text(text)
+    matrix = Matrix(read(path), MACHINE)
+    tuned = {cell.kind.lag: cell.kind.tuning.lag for cell in matrix.main({}) if cell.kind.tuning}
+    assert tuned == {0: 0, 1: 8, 4: 8, 8: 8, 16: 8}
+    rates = {(cell.kind.task, cell.learning_rate) for cell in matrix.tuning}
+    assert rates == {("cartpole", 5e-3), ("pendulum", 3e-4), ("pendulum", 1e-3)}
+
+
+def test_blocks_are_run_in_the_order_of_the_file_and_their_cells_seed_by_seed(tmp_path):
+    given = "tasks: [cartpole], lags: [8, 2], corrections: [none], seeds: [9, 7], learning_rates: [1e-3]"
+    matrix = Matrix(read(write(tmp_path, "matrix:", f"matrix:\n  first: {{{given}}}")), MACHINE)
+    stages = [stage({}) for stage in matrix.stages]
+    assert [len(cells) for cells in stages] == [0, 4, 32, 24]
+    assert [(cell.seed, cell.kind.lag) for cell in stages[1]] == [(9, 8), (9, 2), (7, 8), (7, 2)]
+    assert {cell.kind.purpose for cell in stages[2]} == {"tuning"}
+    assert [cell.seed for cell in stages[3]] == [1] * 8 + [2] * 8 + [3] * 8
