@@ -13,7 +13,7 @@ from typing import Any
 
 import zstandard
 
-from stress.alarms import DIAGNOSTICS
+from stress.watched import DIAGNOSTICS
 
 FILE = "cells.json.zst"
 DIGITS = 3
