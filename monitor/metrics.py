@@ -96,6 +96,7 @@ METRICS = _entries(
     ("learner_loss", "gauge", "term", "Last value."),
     ("learner_grad_norm", "gauge", "", "Of the last update, before clipping."),
     ("learner_rate", "gauge", "", "Learning rate of the last update."),
+    ("learner_entropy_coef", "gauge", "", "Weight of the entropy in the last update."),
     ("learner_update_ratio", "gauge", "", "Norm of the weights' change in the last update / their norm."),
     ("learner_second_moment_max", "gauge", "", "Largest of AdamW's running means of squared gradients."),
     ("policy_kl", "gauge", "", "KL divergence of the last update."),

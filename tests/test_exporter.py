@@ -15,6 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import ringbuf
+from consumers.causes import CAUSES
 from monitor import collector, exporter, metrics, procfs, rundir
 from monitor.status import Table
 from monitor.totals import Totals
@@ -128,6 +129,26 @@ def test_known_series_start_at_zero(machine):
             assert samples["headrace_producer_wait_seconds_total", labels] == 0
     assert samples["headrace_process_restarts_total", (("index", "0"), ("role", "learner"))] == 0
     assert sum(value for (name, _), value in samples.items() if name == "headrace_run_state") == 1
+
+
+def test_every_gauge_of_a_learner_is_in_a_metric_with_its_value(machine):
+    learner = machine.own(machine.table.learner)
+    for number, name in enumerate(ringbuf.LEARNER_GAUGES):
+        learner.gauge_set(name, 1000.5 + number)
+    shown = set(machine.scrape().values())
+    hidden = [name for number, name in enumerate(ringbuf.LEARNER_GAUGES) if 1000.5 + number not in shown]
+    assert hidden == ["solved_at_seconds"], "it is in status.json"
+
+
+def test_alarms_of_audits_are_counted_by_audit(machine):
+    learner = machine.own(machine.table.learner)
+    for number, audit in enumerate(CAUSES, 1):
+        learner.counter_set(f"audit_{audit}_alarms", number)
+    learner.counter_set("unaudited_steps", 9)
+    samples = machine.scrape()
+    for number, audit in enumerate(CAUSES, 1):
+        assert samples["headrace_audit_alarms_total", (("audit", audit),)] == number
+    assert samples["headrace_audit_steps_total", (("outcome", "unaudited"),)] == 9
 
 
 def test_timestamps_begin_with_the_run_so_that_ages_are_bounded(machine):

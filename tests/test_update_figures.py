@@ -117,6 +117,39 @@ def test_churn_is_told_of_some_updates_only():
 
 
 @pytest.mark.parametrize("normalize", [False, True])
+def test_the_change_of_values_is_that_of_the_valid_steps_in_units_of_the_rewards(normalize):
+    updater, on = update(epochs=3, normalize_value=normalize), slots()
+    if normalize:
+        updater.values.weight, updater.values.first, updater.values.second = 1.0, 0.5, 4.25
+    deviation, before = updater.values.deviation, outputs(updater, on)[1]
+    seen, settle = [], updater._settle
+    updater._settle = lambda *given: (seen.append(outputs(updater, on)[1]), settle(*given))
+    figures = train(updater, on)
+    change = (seen[0] - before)[:-1].numpy()[joined(on, "valid") > 0]
+    wanted = np.sqrt((change.astype(float) ** 2).mean()) * (deviation if normalize else 1.0)
+    assert figures["value_change"] == pytest.approx(wanted, rel=1e-4)
+    assert figures["value_change"] > 0
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_the_largest_second_moment_is_adams(optimizer):
+    updater = update(optimizer=optimizer, betas=(0.9, 0.99), max_grad_norm=None, minibatches=1)
+    gradients, step = [], updater.optimizer.step
+
+    def spied(*given):
+        gradients.extend(gradient.clone() for gradient in updater.optimizer._gradients)
+        return step(*given)
+
+    updater.optimizer.step = spied
+    figures = train(updater, slots())
+    squares = torch.cat(gradients).square()
+    if optimizer == "adamw":
+        assert figures["second_moment_max"] == pytest.approx(0.01 * float(squares.max()), rel=1e-4)
+    else:
+        assert 0 < figures["second_moment_max"] <= 0.01 * float(squares.max())
+
+
+@pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("targets", ["batch", "minibatch"])
 def test_values_are_held_to_what_they_learn_and_to_the_plain_returns(targets, normalize):
     gamma, on = 0.9, slots()
