@@ -258,6 +258,8 @@ def _gates(report: Report) -> str:
         parts.append(paragraph(f"{state['missing']} planned cells are not finished."))
     if state["left_out"]:
         parts.append(paragraph(f"Not read: {', '.join(state['left_out'])}."))
+    if state["foreign"]:
+        parts.append(paragraph(f"{state['foreign']} cells of the store are not of the study as it is now."))
     if len(state["codes"]) > 1:
         parts.append(paragraph(
             f"These cells were made by {len(state['codes'])} states of the code: {', '.join(state['codes'])}."
@@ -301,9 +303,9 @@ def _rates(report: Report) -> str:
         for one in found
     ]  # fmt: skip
     words = (
-        "By the mean area under the curve of runs with other seeds, which count for nothing else, for each "
-        f"task, correction and lag. In {edge} of {len(found)} cases the best was the smallest or largest "
-        "rate tried."
+        "By the mean area under the curve of runs with other seeds, which count for nothing else. Lags that "
+        "are not here took the rate of a neighbour; the list of all arms has every rate. In "
+        f"{edge} of {len(found)} cases the best was the smallest or largest rate tried."
     )
     columns = ("task", "correction", "lag", "best rate", "area by rate", "seeds")
     return paragraph(words) + folded(f"{len(found)} choices", table("Learning rates", columns, rows))

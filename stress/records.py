@@ -194,7 +194,9 @@ class Records:
     thrown_out: list[tuple[Cell, str]] = field(default_factory=list)
     """With the reason."""
     left_out: list[str] = field(default_factory=list)
-    """Files that could not be read, or belong to no task of the study."""
+    """Files that could not be read."""
+    foreign: int = 0
+    """Cells of the store that the study, as it is now, does not ask for."""
 
     @classmethod
     def load(cls, folder: Path) -> Records:
@@ -218,9 +220,10 @@ class Records:
         tasks = {name: _task(name, facts) for name, facts in study["tasks"].items()}
         records = cls(study, tasks, left_out=list(unreadable))
         cells = []
+        planned = study.get("cells")
         for record in found:
-            if record["task"] not in tasks:
-                records.left_out.append(f"{record['id']} (task {record['task']})")
+            if record["task"] not in tasks or (planned is not None and record["id"] not in planned):
+                records.foreign += 1
                 continue
             arm = Arm(*(record[name] for name in Arm._fields))
             cells.append(Cell(record, tasks[arm.task], arm))

@@ -181,6 +181,7 @@ def _state(records: Records) -> dict[str, Any]:
         "thrown_out": len(records.thrown_out),
         "missing": records.missing,
         "left_out": records.left_out,
+        "foreign": records.foreign,
         "hours": records.hours,
         "seeds": seeds,
         "codes": sorted({str(cell.record.get("code")) for cell in records.cells}),

@@ -47,9 +47,9 @@ def arms(*, none=0.5, ppo=0.8, start=1.0, seeds=SEEDS, **keys):
     ]  # fmt: skip
 
 
-def say(cells, primary=(AGAINST_NONE, FREE), *, tasks=("cartpole",), resamples=FEW, **facts):
+def say(found, primary=(AGAINST_NONE, FREE), *, tasks=("cartpole",), resamples=FEW, **facts):
     study = studies.study(*tasks, primary=primary, **facts)
-    return analyse(Records.of(json.loads(json.dumps(study)), cells), resamples=resamples)
+    return analyse(Records.of(json.loads(json.dumps(study)), found), resamples=resamples)
 
 
 def outcomes(report):
@@ -452,6 +452,16 @@ def test_a_report_is_written_from_whatever_of_a_study_is_there(tmp_path):
     ]  # fmt: skip
     with pytest.raises(FileNotFoundError):
         write(tmp_path, resamples=FEW)
+
+
+def test_cells_that_the_study_does_not_ask_for_any_more_do_not_count():
+    cells = arms()
+    asked = [cell["id"] for cell in cells]
+    other = studies.cell(3, 0.1, correction="ppo", lag=LAG, epochs=7)
+    report = say([*cells, other], cells=asked)
+    assert report["state"]["foreign"] == 1
+    assert report["primary"] == say(cells)["primary"]
+    assert "1 cells of the store are not of the study" in page(report)
 
 
 def test_a_packed_study_says_the_same(tmp_path, capsys):
