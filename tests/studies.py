@@ -50,7 +50,8 @@ def cell(
         "task": task, "mode": mode, "lag": lag, "correction": correction, "learning_rate": 0.001, "epochs": 2,
         "seed": seed, "learners": learners, "purpose": purpose,
     }  # fmt: skip
-    name = json.dumps(facts | {"learning_rate": changes.get("learning_rate", 0.001)}, sort_keys=True)
+    facts |= {key: changes.pop(key) for key in ("learning_rate", "epochs") if key in changes}
+    name = json.dumps(facts, sort_keys=True)
     digest = hashlib.sha256(name.encode()).hexdigest()
     random = np.random.default_rng([int(digest[:8], 16)])
     share = (np.arange(POINTS) + 1) / POINTS
