@@ -1,6 +1,7 @@
 """Runs a study: `python -m stress FILE.yaml [section.key=value ...]`.
 
     --list          prints the cells and what each came to, runs none
+    --report-only   writes the report of what is finished, runs none
     --only WHICH    lagged: cells that no load of the machine changes; wall: those that need it for themselves
     --workers N     learners at once, where the wall clock does not count
     --plain         lines instead of a live picture
@@ -22,7 +23,7 @@ from monitor import exits
 from monitor.display import Lasting
 from producers import cores, native
 from producers.prepare import Missing
-from stress import progress, store
+from stress import progress, report, store
 from stress.cells import Cell, Matrix, threshold
 from stress.reading import StudyFile, read
 from stress.runner import ONLY, Runner
@@ -33,7 +34,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m stress", description="Runs a study.", allow_abbrev=False)
     parser.add_argument("study", metavar="FILE.yaml", help="the study file")
     parser.add_argument("overrides", metavar="section.key=value", nargs="*", help="instead of the file's")
-    parser.add_argument("--list", action="store_true", help="print the cells, run none")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--list", action="store_true", help="print the cells, run none")
+    what.add_argument("--report-only", action="store_true", help="write the report of what is finished")
     parser.add_argument("--only", choices=sorted(ONLY), help="the cells that need the machine, or the others")
     parser.add_argument("--workers", type=_positive, help="learners at once; default: study.workers")
     parser.add_argument("--plain", action="store_true", help="lines instead of a live picture")
@@ -55,6 +58,11 @@ def start(options: argparse.Namespace) -> int:
     if options.list:
         print("\n".join(listed(matrix, kept)))
         return exits.DONE
+    if options.report_only:
+        if not (file.folder / store.RESOLVED).exists():
+            raise store.Unavailable(f"{file.folder} holds no study yet; without --report-only it is begun")
+        print(f"report: {report.write(file.folder)}")
+        return exits.DONE
     with kept.held():
         display = progress.make(plain=options.plain)
         try:
@@ -64,7 +72,7 @@ def start(options: argparse.Namespace) -> int:
 
 
 def run(matrix: Matrix, kept: Store, display: Lasting, *, workers: int, only: str | None) -> int:
-    """Runs what is not finished, and writes down what the study is. Raises store.Unavailable, Missing."""
+    """Runs what is not finished, and writes the report. Raises store.Unavailable, Missing."""
     runner = Runner(matrix, kept, display, workers=workers, only=only)
     kept.describe(described(matrix, runner.planned, workers))
     left = runner.left
@@ -90,6 +98,7 @@ def run(matrix: Matrix, kept: Store, display: Lasting, *, workers: int, only: st
         display.say(summary(runner, time.monotonic() - began))
     if code == exits.DONE:
         kept.describe(described(matrix, runner.planned, workers))
+        display.say(f"report: {report.write(kept.folder)}")
     return code
 
 

@@ -11,13 +11,13 @@ import time
 import uuid
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import config
-from monitor import deaths, rundir
+from monitor import deaths, exits, rundir
 from monitor.status import Table
 from producers import native, takeover
-from producers.prepare import Layout, Prepared, Segments
+from producers.prepare import Layout, Missing, Prepared, Segments
 from stress import collect, store
 from stress.cells import Cell
 from stress.pool import Worker
@@ -227,27 +227,27 @@ class Host:
     def _judge_worker(self, index: int, worker: Worker) -> None:
         if worker.busy:
             worker.listen()
-        if (code := worker.returncode) is not None:
-            raise Failed(f"learner {index} {deaths.how(code)}{self._last_words('learner', index)}")
-        if "error" in worker.answer:
+        code = worker.returncode
+        if code is not None and self._segments is None:  # before it had anything of the cell
+            raise Missing(f"a worker {deaths.how(code)} at its start{last_words(worker.log)}")
+        if code is None and "error" in worker.answer:
             raise Failed(f"worker {index}: {worker.answer['error']}")
-        if code := worker.answer.get("code"):
-            raise Failed(f"learner {index} {deaths.how(code)}{self._last_words('learner', index)}")
+        if code is None:
+            code = worker.answer.get("code")
+        if code:
+            self._blame(f"learner {index}", code, last_words(self._log("learner", index)))
 
     def _judge_producer(self, index: int, returncode: int) -> None:
         assert self._segments is not None
         counters = self._segments.control.counters(self._table.producers[index])
         crash = deaths.Crash.of(counters)
-        where = f" {crash}" if crash is not None else self._last_words("producer", index)
-        raise Failed(f"producer {index} {deaths.how(returncode)}{where}")
+        where = f" {crash}" if crash is not None else last_words(self._log("producer", index))
+        self._blame(f"producer {index}", returncode, where)
 
-    def _last_words(self, role: str, index: int) -> str:
-        try:
-            lines = self._log(role, index).read_text(errors="replace").splitlines()
-        except OSError:
-            return ""
-        said = [line.strip() for line in lines if line.strip()]
-        return f": {said[-1]}" if said else ""
+    def _blame(self, who: str, code: int, where: str) -> NoReturn:
+        """The cell, unless the process says that this machine lacks something."""
+        text = f"{who} {deaths.how(code)}{where}"
+        raise Missing(f"{self.cell}: {text}") if code == exits.MISSING else Failed(text)
 
     def _learner(self) -> dict[str, int]:
         assert self._segments is not None
@@ -268,3 +268,13 @@ class Host:
         wrong = [f"ring {ring.index}: {text}" for ring in segments.rings for text in segments.audit(ring)]
         if wrong:
             raise Failed(f"the books do not balance: {'; '.join(wrong)}")
+
+
+def last_words(log: Path) -> str:
+    """What somebody wrote last into a log, as the end of a line."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    said = [line.strip() for line in lines if line.strip()]
+    return f": {said[-1]}" if said else ""

@@ -26,6 +26,7 @@ class Worker:
 
     def __init__(self, log: Path):
         """Raises OSError."""
+        self.log = log
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         fd, parent = theirs.fileno(), os.getpid()
         command = [sys.executable, "-m", "stress.worker", "--fd", str(fd), "--parent", str(parent)]
