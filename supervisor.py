@@ -71,7 +71,7 @@ class Supervisor:
         self.prepared = prepared
         self.config = prepared.config
         self.directory = directory
-        self.table = status.Table.of(int(self.config.producers.count))
+        self.table = status.Table.of(int(self.config.producers.count), self.config.learner.count)
         # Processes
         self.children = Children(directory, native.ROOT)
         self.ended: list[Child] = []  # known to be dead, not yet reaped
@@ -88,6 +88,7 @@ class Supervisor:
         self.advanced = time.monotonic()  # when the loop came by last
         # What the run holds
         self.prepare_again = prepare_again
+        self.meeting = os.memfd_create("headrace-meeting")  # gone with the last process that has it
         install_signals()
         # Two descriptors a producer, and some systems allow a process 1024.
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -107,7 +108,9 @@ class Supervisor:
         self.run_id = self.segments.run_id
         from ringbuf.repair import Repair  # not before `prepare` has told who has not built it
 
-        self.repair = Repair(self.segments.control, self.segments.weights, self.segments.rings)
+        self.repair = Repair(
+            self.segments.control, self.segments.weights, self.segments.rings, self.config.learner.count
+        )
         self.evaluation = Evaluation(self.children, directory, self.config.evaluate.seconds)
         self.roster = Roster(
             self.segments.control, self.children, self.config.run.name, str(directory.path)
@@ -131,6 +134,7 @@ class Supervisor:
             control=self.segments.control,
             repair=self.repair,
             simulator=self.prepared.spec["name"],
+            before_learners=self._clear_meeting,
             resumption=self._resumption,
             warn=self._warn,
             fail=self._fail,
@@ -256,9 +260,11 @@ class Supervisor:
             [*python, "monitor.exporter"],
             [*every, "--socket", str(port)],
         )
-        self.roster.add(
-            Member("learner", 0, table.learner, all_fds), [*python, "consumers.learner"], every
-        )
+        together = restarts.Restarts()  # they live and die together
+        meeting = ["--learners", str(self.config.learner.count), "--meeting", str(self.meeting)]
+        for index, slot in enumerate(table.learners):
+            member = Member("learner", index, slot, [*all_fds, self.meeting], restarts=together)
+            self.roster.add(member, [*python, "consumers.learner"], [*every, *meeting])
         simulator = ["--sim", str(self.prepared.library)]
         for index, core in enumerate(self.prepared.placement.cores):
             fd = segments.rings[index].fd
@@ -266,6 +272,10 @@ class Supervisor:
             member = Member("producer", index, table.producers[index], [*fds, fd], core)
             self.roster.add(member, [str(native.PRODUCER)], arguments)
         self.keeper.restarts.update({member.role: 0 for member in self.roster})
+
+    def _clear_meeting(self) -> None:
+        """Where learners find each other: what the last ones wrote there is of nobody who lives."""
+        os.ftruncate(self.meeting, 0)
 
     def _resumption(self) -> list[str]:
         """What a learner is told of earlier ones. Their hot snapshot it finds by itself, and the newest
@@ -298,7 +308,7 @@ class Supervisor:
         ended, self.ended = self.ended, []
         for child in ended:
             returncode = self.keeper.bury(child)
-            if child in self.children.killed:
+            if returncode is None or child in self.children.killed:
                 continue
             if child.member is None:
                 self._judge_evaluator(returncode)

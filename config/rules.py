@@ -60,6 +60,19 @@ def conflicts(config: Config) -> tuple[list[tuple[str, str]], list[str]]:
         "masks steps that staleness.limit already keeps out; needs staleness.limit: none",
     )
 
+    learners = config.learner.count
+    need(
+        producers % learners == 0,
+        "learner.count",
+        f"every learner has equally many producers, but {producers} cannot be divided by {learners}; needs a "
+        f"divisor of {producers} (producers.count)",
+    )
+    need(
+        batch % learners == 0,
+        "learner.batch_slots",
+        f"every learner has an equal part of a batch, but {batch} slots cannot be divided by {learners} "
+        f"(learner.count); needs a multiple of {learners}",
+    )
     needed = batch + producers
     room = producers * slots
     need(
@@ -75,12 +88,19 @@ def conflicts(config: Config) -> tuple[list[tuple[str, str]], list[str]]:
         "supervisor.min_producers",
         f"{least} of {producers} producers; needs {producers} or less",
     )
-    if room >= needed and least <= producers:
+    need(
+        least >= learners or producers < learners,
+        "supervisor.min_producers",
+        f"{least} producers for {learners} learners (learner.count), of which each needs one; needs "
+        f"{learners} or more",
+    )
+    if room >= needed and learners <= least <= producers:
+        fewest = least // learners * learners  # equally many for each
         need(
-            least * slots >= batch + least,
+            fewest * slots >= batch + fewest,
             "supervisor.min_producers",
-            f"{least} producers x {slots} slots = {least * slots} slots, but learner.batch_slots + "
-            f"min_producers = {batch + least} are needed; needs {math.ceil(batch / (slots - 1))} or more",
+            f"{fewest} producers x {slots} slots = {fewest * slots} slots, but learner.batch_slots + "
+            f"min_producers = {batch + fewest} are needed; needs {_least_producers(config)} or more",
         )
     if (
         not config.exact
@@ -132,22 +152,18 @@ def conflicts(config: Config) -> tuple[list[tuple[str, str]], list[str]]:
         "learner.ess_learning_rate",
         "takes the ratios of the policy at batch start, which targets: minibatch lacks; needs false",
     )
-    segments = batch * config.producers.agents
+    part = batch // learners
+    segments = part * config.producers.agents
     need(
         segments % config.learner.minibatches == 0,
         "learner.minibatches",
-        f"{batch} slots x {config.producers.agents} agents = {segments} segments of {horizon} steps cannot "
-        f"be divided by {config.learner.minibatches}",
+        f"{part} slots x {config.producers.agents} agents = {segments} segments of {horizon} steps"
+        f"{' for each learner' if learners > 1 else ''} cannot be divided by {config.learner.minibatches}",
     )
     need(
         config.learner.c_clip <= config.learner.rho_clip,
         "learner.c_clip",
         f"found {config.learner.c_clip:g}; needs {config.learner.rho_clip:g} (learner.rho_clip) or less",
-    )
-    need(
-        config.learner.count == 1,
-        "learner.count",
-        f"found {config.learner.count}; several learners come with a later version, this one needs 1",
     )
     need(
         config.policy.recurrent == "none" or not config.learner.compile,
@@ -175,13 +191,18 @@ def conflicts(config: Config) -> tuple[list[tuple[str, str]], list[str]]:
     return wrong, warnings
 
 
+def _least_producers(config: Config) -> int:
+    """So many that every learner's rings hold its part of a batch while one slot of each is written."""
+    learners = config.learner.count
+    return learners * math.ceil(config.learner.batch_slots / learners / (config.ring.slots - 1))
+
+
 def resolve(config: Config, name: str, cores: int) -> Config:
     """Fills in what depends on other keys or on the machine, so that every process reads the same values."""
     producers = cores if config.producers.count == "auto" else int(config.producers.count)
     least = config.supervisor.min_producers
     if least == "auto":
-        fill = math.ceil(config.learner.batch_slots / (config.ring.slots - 1))
-        least = producers if config.exact else min(producers, fill)
+        least = producers if config.exact else min(producers, _least_producers(config))
     pickup = config.weights.pickup
     if pickup == "auto":
         pickup = "slot" if config.exact else "step"
@@ -192,7 +213,7 @@ def resolve(config: Config, name: str, cores: int) -> Config:
     }
     if config.exact and config.learner.threads == "auto":
         # Here and not in the learner: a container's quota is no affinity, and torch would not see it.
-        learner["threads"] = cores
+        learner["threads"] = max(1, cores // config.learner.count)
     hung = config.supervisor.hung_seconds
     if hung == "auto":
         hung = HUNG_COMPILING_SECONDS if config.learner.compile else HUNG_SECONDS

@@ -209,9 +209,9 @@ class Learner(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto`: CUDA if there is a GPU, else the CPU."""
     count: Positive = 1
-    """Learner processes; this version runs one."""
+    """Learner processes; each trains on an equal part of every batch, from producers of its own."""
     threads: Positive | Auto = "auto"
-    """torch threads; `auto`: 1 in `mode: async` on a CPU, else all cores."""
+    """torch threads of each learner; `auto`: 1 in `mode: async` on a CPU, else its part of all cores."""
     precision: Literal["auto", "float32", "bf16"] = "auto"
     """Of matrix products; log-probabilities are always float32."""
     compile: bool = False

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,16 @@ import numpy as np
 import torch
 
 from consumers.causes import CAUSES
-from consumers.diagnostics import age_bin, finite, lag_counts, lag_spread
+from consumers.diagnostics import finite
+from consumers.entries import Entry
 from consumers.journal import Journal, append
 from consumers.score import ScoreWindow
-from ringbuf import AGE_BINS, LAG_BINS, LEARNER_GAUGES, Control, Lease
+from ringbuf import LEARNER_GAUGES, Control
 
 BATCH_COUNTERS = (
     "slots", "steps", "episodes", "lag_sum", "lag_max", "age_sum_ns", "updates", "sgd_steps", "samples",
     "dropped_lag_steps", "nonfinite_batches", "nonfinite_steps", "copy_ns", "forward_ns", "backward_ns",
-    "optimizer_ns", "rollbacks",
+    "optimizer_ns", "allreduce_ns", "rollbacks",
 )  # fmt: skip
 LINEAGE = ("steps", "updates", "sgd_steps", "samples", "solved_at_seconds")
 
@@ -66,55 +67,27 @@ class Books:
         now = 0 if self.first_commit_ns is None else time.monotonic_ns() - self.first_commit_ns
         return self.seconds_before + now / 1e9
 
-    def enter(
-        self,
-        leases: Sequence[Lease],
-        version: int,
-        leased_ns: int,
-        figures: Mapping[str, Any],
-        spent_ns: Mapping[str, int],
-    ) -> dict[str, float]:
-        """Enters one batch, trained by the learner of `version`: steps, lags, ages, finished episodes, and
-        the `figures` of the update. Nothing shows before `post`. Returns the batch's own figures."""
-        counts, lag_sum, lag_max, age_sum = np.zeros(LAG_BINS, np.int64), 0, 0, 0
-        spread = 0
-        scores = []
-        for lease in leases:
-            if lease.version == lease.newest_version:
-                lag = version - lease.version
-                counts[min(lag, LAG_BINS - 1)] += lease.valid_steps
-                lag_sum += lag * lease.valid_steps
-                lag_max = max(lag_max, lag if lease.valid_steps else 0)
-            else:
-                versions, valid = lease.array("version"), lease.array("valid")
-                assert versions is not None
-                assert valid is not None
-                more, total, largest = lag_counts(version, versions, valid, LAG_BINS)
-                counts += more
-                lag_sum += total
-                lag_max = max(lag_max, largest)
-                spread = max(spread, lag_spread(versions, valid))
-            age = max(0, leased_ns - lease.commit_ns)
-            age_sum += age
-            self._ages[age_bin(age, AGE_BINS)] += 1
-            scores.append(lease.episodes()["statistics"][:, lease.plan.score])
-        self._lags += counts
-        steps = int(counts.sum())
+    def enter(self, whole: Entry, spent_ns: Mapping[str, int]) -> dict[str, float]:
+        """Enters one batch that was trained on: steps, lags, ages, finished episodes, and the figures of the
+        update. Nothing shows before `post`. Returns the batch's own figures."""
+        self._lags += whole.lags.numpy()
+        self._ages += whole.ages.numpy()
+        figures, steps = whole.figures, int(whole.lags.sum())
         self.steps += steps
         self.updates += 1
         self.sgd_steps += figures["sgd_steps"]
         self.samples += figures["samples"]
-        self.score.add(np.concatenate(scores))
+        self.score.add(whole.scores.numpy())
         if self.score.solved and self.solved_at_seconds is None:
             self.solved_at_seconds = self.seconds
         life = self._life
-        life["lag_max"] = max(life["lag_max"], lag_max)
+        life["lag_max"] = max(life["lag_max"], whole.lag_max)
         more_life = {
-            "slots": len(leases),
+            "slots": len(whole.slots),
             "steps": steps,
-            "episodes": sum(map(len, scores)),
-            "lag_sum": lag_sum,
-            "age_sum_ns": age_sum,
+            "episodes": len(whole.scores),
+            "lag_sum": whole.lag_sum,
+            "age_sum_ns": whole.age_sum_ns,
             "updates": 1,
             "sgd_steps": figures["sgd_steps"],
             "samples": figures["samples"],
@@ -125,14 +98,14 @@ class Books:
         }
         for name, n in more_life.items():
             life[name] += n
-        lag_mean = lag_sum / steps if steps else float("nan")
+        lag_mean = whole.lag_sum / steps if steps else float("nan")
         return {
             "lag_mean": lag_mean,
-            "lag_max": lag_max,
-            "lag_spread": spread,
-            "warm_up": version - min(lease.version for lease in leases) < leases[0].plan.lagged_versions,
+            "lag_max": whole.lag_max,
+            "lag_spread": whole.lag_spread,
+            "warm_up": whole.warm_up,
             "lag_sgd_steps": lag_mean * self.sgd_steps / self.updates,
-            "age_seconds": age_sum / 1e9 / len(leases),
+            "age_seconds": whole.age_sum_ns / 1e9 / len(whole.slots),
             "age_steps": lag_mean * self.steps / self.updates,
             "sample_reuse": figures["samples"] / steps if steps else float("nan"),
         }

@@ -21,6 +21,9 @@ class Intake:
     Async: `limit` bounds the lag (None: no bound, then the rings' own size is all that holds producers back);
     slots acted by versions below `floor` are dropped. Exact modes: batch n holds the same sequences of every
     ring, counted from `bases`, acted with version max(base, n - lag); what lies before the bases is dropped.
+
+    Each of several learners has a part of the rings and as large a part of every batch. By the same rules as
+    if they were all there is: what holds for the parts holds for the whole.
     """
 
     def __init__(
@@ -29,14 +32,17 @@ class Intake:
         control: Control,
         limit: int | None,
         examine: Callable[[Lease], None] = lambda lease: None,
+        every: Sequence[Ring] | None = None,
     ):
-        """`examine` is given a slot at its last delivery, before it is trained on beside others."""
+        """`examine` is given a slot at its last delivery, before it is trained on beside others. `every`: all
+        rings of the run in order, those of other learners to look at; None: there are no others."""
         self.rings = rings
+        self.every = rings if every is None else every
         self.floor = 0
-        self.bases: list[tuple[int, int]] = []  # exact modes: (sequence, version) of each ring
+        self.bases: list[tuple[int, int]] = []  # exact modes: (sequence, version) of every ring of the run
         self.exact = rings[0].plan.mode == "exact"
         self._plan = rings[0].plan
-        self._at = {ring.index: i for i, ring in enumerate(rings)}
+        self._batch_slots = self._plan.batch_slots * len(rings) // len(self.every)
         self._control = control
         self._limit = limit
         self._examine = examine
@@ -46,28 +52,29 @@ class Intake:
 
     def begin(self, version: int) -> None:
         """What the rings write first belongs to batch `version`."""
-        self.bases = [(ring.plan.start_sequence, version) for ring in self.rings]
+        self.bases = [(ring.plan.start_sequence, version) for ring in self.every]
 
     def abandon(self, version: int) -> None:
         """What is in flight, or has credit already, belongs to a policy that `version` has taken the place
         of: it will be dropped."""
         if self.exact:
-            self.bases = [(ring.observe().granted, version) for ring in self.rings]
+            self.bases = [(ring.observe().granted, version) for ring in self.every]
         else:
             self.floor = version
 
     def announce(self) -> None:
         """Exact modes: tells the producers where the batches begin; the version is published by then."""
         if self.exact:
-            for ring, base in zip(self.rings, self.bases, strict=True):
-                ring.set_base(*base)
+            for ring in self.rings:
+                ring.set_base(*self.bases[ring.index])
 
     def grant(self, version: int) -> None:
         """Gives the producers all the credit that is due while `version` is the published one."""
         self._drop_abandoned()
         plan = self._plan
         if self.exact:
-            for ring, base in zip(self.rings, self.bases, strict=True):
+            for ring in self.rings:
+                base = self.bases[ring.index]
                 bound = exact_grant(version, *base, plan.lagged_versions, plan.producers, plan.batch_slots)
                 ring.grant(bound - ring.observe().granted)
         elif plan.full == "block":
@@ -77,7 +84,7 @@ class Intake:
                 [ring.observe().granted - ring.plan.start_sequence for ring in self.rings],
                 slots,
                 [self.runs(ring.index) for ring in self.rings],
-                plan.batch_slots,
+                self._batch_slots,
                 sum(slots) if self._limit is None else self._limit,  # no bound: as much as the rings hold
             )
             for i in due:
@@ -96,9 +103,8 @@ class Intake:
                 return batch
 
     def first_sequences(self, version: int) -> list[int]:
-        """Exact modes: where batch `version` begins in each ring."""
-        plan = self._plan
-        return [exact_batch(version, *base, plan.producers, plan.batch_slots).start for base in self.bases]
+        """Exact modes: where batch `version` begins in each of the learner's rings."""
+        return [self._sequences(ring, version).start for ring in self.rings]
 
     def drop(self, reason: str) -> int:
         """Gives back all that is ready or leased, unread and counted as dropped. Returns how many slots."""
@@ -137,7 +143,8 @@ class Intake:
         lease = self.rings[ring].lease(sequence)
         if lease is None:
             if self.exact:
-                raise SetAside(f"ring {ring}: slot {sequence} is {self.rings[ring].last_failure}")
+                found = self.rings[ring]
+                raise SetAside(f"ring {found.index}: slot {sequence} is {found.last_failure}")
             return False
         self._leases.append(lease)
         self._untested.append(lease)
@@ -152,20 +159,20 @@ class Intake:
     def _place(self, lease: Lease) -> tuple[int, int, int]:
         """Where a slot stands in its batch, whatever the order in which they were leased."""
         if self.exact:
-            return lease.sequence - self.bases[self._at[lease.ring]][0], lease.ring, 0
+            return lease.sequence - self.bases[lease.ring][0], lease.ring, 0
         return lease.version, lease.sequence, lease.ring
 
     def _drop_abandoned(self) -> None:
         if not self.exact and self.floor == 0:
             return
-        for i, ring in enumerate(self.rings):
+        for ring in self.rings:
             for state, sequence, _, acted in ring.observe().slots:
-                if state == "ready" and self._is_abandoned(i, sequence, acted):
+                if state == "ready" and self._is_abandoned(ring, sequence, acted):
                     ring.drop(sequence, "rollback")
 
-    def _is_abandoned(self, ring: int, sequence: int, acted: int | None) -> bool:
+    def _is_abandoned(self, ring: Ring, sequence: int, acted: int | None) -> bool:
         if self.exact:
-            return sequence < self.bases[ring][0]
+            return sequence < self.bases[ring.index][0]
         return acted is not None and acted < self.floor
 
     def _gate(self, version: int) -> list[tuple[bool, int, int]] | None:
@@ -176,24 +183,27 @@ class Intake:
             slots = [(state, sequence, acted) for state, sequence, _, acted in seen.slots]
             views.append(RingView(seen.acting, slots))
             deliveries |= {(i, sequence): count for _, sequence, count, _ in seen.slots}
-        chosen = gate(version, views, self._plan.batch_slots, self._limit, self.floor)
+        chosen = gate(version, views, self._batch_slots, self._limit, self.floor)
         if chosen is None:
             return None
         return [(deliveries[one] < LAST_DELIVERY - 1, *one) for one in chosen]
 
     def _exact_batch(self, version: int) -> list[tuple[bool, int, int]] | None:
         """The same for all slots of the batch, once all are ready. Raises SetAside."""
-        plan = self._plan
         taken = {(lease.ring, lease.sequence) for lease in self._leases}
         wanted, complete = [], True
         for i, ring in enumerate(self.rings):
             slots = ring.observe().slots
-            for sequence in exact_batch(version, *self.bases[i], plan.producers, plan.batch_slots):
+            for sequence in self._sequences(ring, version):
                 state, held, deliveries, _ = slots[sequence % ring.slots]
                 if (ring.index, sequence) in taken:
                     continue
                 if held > sequence or (state == "bad" and held == sequence):
-                    raise SetAside(f"ring {i}: slot {sequence} was set aside")
+                    raise SetAside(f"ring {ring.index}: slot {sequence} was set aside")
                 complete = complete and state == "ready" and held == sequence
                 wanted.append((deliveries < LAST_DELIVERY - 1, i, sequence))
         return wanted if complete else None
+
+    def _sequences(self, ring: Ring, version: int) -> range:
+        """Exact modes: of batch `version`."""
+        return exact_batch(version, *self.bases[ring.index], self._plan.producers, self._plan.batch_slots)

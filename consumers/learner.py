@@ -2,13 +2,14 @@
 
     python -m consumers.learner --role learner --index 0 --run NAME --dir DIR --control FD --weights FD
                                 --rings FD,FD,... --process INDEX --parent PID
+                                [--learners N --meeting FD]
                                 [--resume CHECKPOINT] [--above VERSION] [--seconds-before S] [--began NS]
 
 Started by the supervisor, which alone decides when a run stops: this process ignores SIGINT and SIGTERM,
 asks for a stop when a `stop.*` condition is met, and ends when its producers are gone. Killed at any
 instruction, its successor goes on from the newest version. Forward, correction, loss and step are in
 consumers/update.py, which reads on from here; where training is taken up, and how it goes back, is in
-consumers/lineage.py."""
+consumers/lineage.py; how several learners are one, in consumers/peers.py."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -30,9 +31,12 @@ from consumers.audits import KEPT_VERSIONS
 from consumers.batch import Batch
 from consumers.books import Books
 from consumers.checkpoint import CheckpointError
+from consumers.entries import entry, together
 from consumers.intake import Intake, SetAside
 from consumers.journal import Journal
 from consumers.lineage import GaveUp, Lineage, NoCheckpoint
+from consumers.machine import Unavailable, choose_bf16, choose_device, choose_threads
+from consumers.peers import Alone, Lost, Peers, join
 from consumers.pinned import Pinned
 from consumers.process import settle_in
 from consumers.saving import Saver
@@ -40,15 +44,21 @@ from consumers.score import ScoreWindow
 from consumers.update import Update
 from producers.program import Program
 from ringbuf import Control, Lease, Ring, Weights
+from ringbuf.admission import owned
 
 EXIT_MISSING = 69
 EXIT_INTERNAL = 70
 EXIT_GAVE_UP = 75
 SLICE_SECONDS = 0.5  # of a wait, after which the heartbeat is renewed
+LOST_SECONDS = 60.0  # a learner that has lost another one waits so long for the supervisor to end it
 
 
-class Unavailable(Exception):
-    """The settings ask for what this machine does not have. The message is one line."""
+class Said(NamedTuple):
+    """What a learner tells the others when it has waited for its part of a batch."""
+
+    has: bool
+    lost: str | None  # why it cannot be had any more
+    settings: dict[str, Any] | None  # the `learner` section, where it may have changed
 
 
 class Learner:
@@ -62,14 +72,18 @@ class Learner:
         weights: Weights,
         rings: Sequence[Ring],
         *,
-        index: int = 0,
+        every: Sequence[Ring] | None = None,
+        peers: Peers | None = None,
     ):
-        """Raises Unavailable where the settings ask for what this machine does not have, OSError where a
-        native part is missing."""
-        self.config, self.folder, self.index = config, folder, index
-        self.control, self.rings = control, rings
+        """`rings`: those that are its own; `every`: all of the run; `peers`: its learners. None: there are no
+        others. Raises Unavailable where the settings ask for what this machine does not have, OSError where
+        a native part is missing."""
+        self.peers = peers or Alone()
+        self.peers.pulse = self._while_waiting
+        self.config, self.folder, self.index = config, folder, self.peers.index
+        self.control = control
         self.plan = rings[0].plan
-        device = choose_device(config.learner.device)
+        device = choose_device(config.learner.device, self.index)
         torch.set_num_threads(choose_threads(config, device))
         self.update = Update(
             config.learner,
@@ -78,17 +92,24 @@ class Learner:
             device=device,
             bf16=choose_bf16(config.learner.precision, device),
             versions=kept_versions(config),
+            peers=self.peers,
         )
         self.update.pulse = self._pulse_train
         monitor = config.monitor
         journal = Journal(folder / "metrics.jsonl", monitor.log_bytes, monitor.log_files)
-        self.books = Books(control, folder, index, ScoreWindow(self._window, config.stop.score), journal)
-        self.intake = Intake(rings, control, config.staleness.limit, self.examine)
-        self.lineage = Lineage(self.update, self.books, self.intake, weights, folder / "checkpoints")
-        self.saver = Saver(config, folder, self.update.program, self.books, control, self.intake)
+        self.books = Books(control, folder, self.index, ScoreWindow(self._window, config.stop.score), journal)
+        self.intake = Intake(rings, control, config.staleness.limit, self.examine, every)
+        self.lineage = Lineage(
+            self.update, self.books, self.intake, weights, folder / "checkpoints", self.peers
+        )
+        self.saver = Saver(config, folder, self.update.program, self.books, control, self.intake, self.peers)
         self.pinned = Pinned(device)
         self.asked = False  # for a stop
         self._settings = -1  # generation of the configuration: it may have changed since it was read
+        self._told = False  # the others of it
+        self._may_grant = True
+        self._train_until = float("inf")  # after a stop
+        self._phase = "starting"
         self._done = 0  # minibatches, or parts of a batch of that size
 
     def run(
@@ -102,17 +123,8 @@ class Learner:
         Raises GaveUp, Unavailable, NoCheckpoint, CheckpointError."""
         self.books.seconds_before, self.books.first_commit_ns = seconds_before, began_ns
         self.take_up(resume, above)
-        while not self.control.stop:
-            seen = self.control.bell_value(self.index)
-            self.heed_settings()
-            leases = None
-            if not self.asked:
-                self.intake.grant(self.lineage.version)
-                leases = self.lease()
-            if leases is not None:
-                self.train(leases)
-            elif not self.control.stop:
-                self.wait("wait_data", seen)
+        while (leases := self.next_batch()) is not None:
+            self.train(leases)
             self.ask_for_stop()
         self.shut_down()
 
@@ -120,49 +132,102 @@ class Learner:
         """Goes on where training stood; there is a checkpoint before the first update."""
         how = self.lineage.take_up(resume, above)
         self._retarget()
-        if how != "new":
+        if how != "new" and self.peers.leads:
             self.books.count(resumes=1)
             self.books.event("resumed", how=how, version=self.lineage.version, steps=self.books.steps)
         self.go_back_if_lost({})
-        if not self.saver.is_any:
+        if not self.saver.is_any():
             self.save()
             self.saver.wait(lambda: self.pulse("saving"))
         self.ask_for_stop()
 
+    def next_batch(self) -> list[Lease] | None:
+        """This learner's part of the next batch, once every learner has its own. None: one of them has none,
+        and the run is to end."""
+        while True:
+            leases, lost = None, None
+            if self.intake.exact:
+                # All give credit for a batch or none: a stop is to find no part of one.
+                self._may_grant = all(self.peers.gather(not (self.control.stop or self.asked)))
+                if self._may_grant:
+                    self.intake.grant(self.lineage.version)
+            try:
+                leases = self.lease()
+            except SetAside as why:
+                lost = str(why)
+            said = self.agree(leases is not None, lost)
+            lost = next((one.lost for one in said if one.lost is not None), None)
+            if lost is None and all(one.has for one in said):
+                return leases
+            if lost is not None:
+                self.saver.wait(lambda: self.pulse("saving"))
+                self.lineage.roll_back(lost)
+            while leases:
+                leases.pop().drop("shutdown" if lost is None else "rollback")
+            if lost is None:
+                return None
+
+    def agree(self, has: bool, lost: str | None) -> list[Said]:
+        """What all learners say. By that alone each of them judges, and so all judge alike."""
+        begin = time.monotonic_ns()
+        self.pulse("stopping" if self.control.stop else "wait_data")
+        settings = None if self._told else self.config.learner.model_dump(mode="json")
+        said = [Said(*one) for one in self.peers.gather(Said(has, lost, settings))]
+        self._told = True
+        if said[0].settings is not None:
+            self.update.settings = configuration.Learner.model_validate(said[0].settings)
+        self.books.count(wait_no_data_ns=time.monotonic_ns() - begin)
+        return said
+
     def lease(self) -> list[Lease] | None:
-        """The next batch, or None: not yet."""
-        try:
-            return self.intake.lease(self.lineage.version)
-        except SetAside as lost:
-            self.saver.wait(lambda: self.pulse("saving"))
-            self.lineage.roll_back(str(lost))
-            self.control.bell_ring(self.index)  # there is credit to give now, for which nobody else rings
+        """Waits for this learner's part of a batch. After a stop by a signal what is left over is trained on
+        as far as half of the deadline reaches. None: there is nothing more. Raises SetAside."""
+        while not self.control.stop:
+            seen = self.control.bell_value(self.index)
+            self.heed_settings()
+            if self._may_grant and not self.asked:
+                self.intake.grant(self.lineage.version)
+                leases = self.intake.lease(self.lineage.version)
+                if leases is not None:
+                    return leases
+            if not self.control.stop:
+                self.wait("wait_data", seen)
+            self.ask_for_stop()
+        now, allowed = time.monotonic(), self.config.supervisor.deadline_seconds / 2
+        self._train_until = min(self._train_until, now + allowed)
+        while not self.control.producers_gone:
+            seen = self.control.bell_value(self.index)
+            if not self.control.producers_gone:
+                self.wait("stopping", seen)
+        if self.control.stop != "signal" or self.asked or time.monotonic() >= self._train_until:
             return None
+        return self.intake.lease(self.lineage.version)
 
     def train(self, leases: list[Lease]) -> None:
         """One batch and one version: train, publish, ack. Empties `leases`."""
         leased_ns = time.monotonic_ns()
         self.pulse("train")
         self._start_clock()
-        slots = [(lease.ring, lease.sequence) for lease in leases]
         batch = self._batch(leases)
-        figures = self.update.train(batch, self.lineage.version, self.books.steps)
+        outcome = self.update.train(batch, self.lineage.version, self.books.steps)
         batch.close()
-        nonfinite, alarms = figures.pop("nonfinite"), figures.pop("alarms")
-        figures |= self.books.enter(leases, self.lineage.version, leased_ns, figures, self.update.spent_ns)
+        whole = together(self.lineage.gather(entry(leases, self.lineage.version, leased_ns, outcome)))
+        figures = whole.figures | self.books.enter(whole, self.update.spent_ns)
         self.lineage.version += 1
-        self.lineage.publish(leases)
+        self.lineage.publish(whole.slots)
         while leases:
             leases.pop().ack()
-        self.books.tell(self.lineage.version, figures, self.update.spent_ns)
-        self.books.alarm(self.lineage.version, alarms)
-        if nonfinite is not None:
-            nonfinite["slots"] = [slots[i] for i in nonfinite["slots"]]
-            self.books.seldom(
-                "nonfinite", version=self.lineage.version, skipped=figures["skipped"], **nonfinite
-            )
-            self.go_back_if_lost(nonfinite)
-        elif self.saver.due and self.update.is_good:
+        if self.peers.leads:
+            self.books.tell(self.lineage.version, figures, self.update.spent_ns)
+            self.books.alarm(self.lineage.version, whole.alarms)
+        else:
+            self.books.count(**{f"{phase}_ns": ns for phase, ns in self.update.spent_ns.items()})
+        if whole.nonfinite is not None:
+            if self.peers.leads:
+                facts = {"version": self.lineage.version, "skipped": figures["skipped"]}
+                self.books.seldom("nonfinite", **facts, **whole.nonfinite)
+            self.go_back_if_lost(whole.nonfinite)
+        elif self.saver.due() and self.update.is_good:
             self.save()
 
     def examine(self, lease: Lease) -> None:
@@ -185,13 +250,16 @@ class Learner:
         self._start_clock()
         begin = time.monotonic_ns()
         limit = self.config.stop.seconds
-        left = SLICE_SECONDS if limit is None else min(SLICE_SECONDS, max(0.0, limit - self.books.seconds))
-        self.control.bell_wait(self.index, seen, SLICE_SECONDS if self.asked else left)
+        left = SLICE_SECONDS
+        if limit is not None and self.peers.leads and not self.asked:
+            left = min(left, max(0.0, limit - self.books.seconds))
+        self.control.bell_wait(self.index, seen, left)
         if phase == "wait_data":
             self.books.count(wait_no_data_ns=time.monotonic_ns() - begin)
 
     def ask_for_stop(self) -> None:
-        """Asks the supervisor to stop the run, once, when a condition of `stop` is met."""
+        """Asks the supervisor to stop the run, once, when a condition of `stop` is met. The first learner
+        does."""
         stop, books, version = self.config.stop, self.books, self.lineage.version
         met = {
             "score": books.score.solved,
@@ -200,7 +268,7 @@ class Learner:
             "seconds": stop.seconds is not None and books.seconds >= stop.seconds,
         }
         reason = next((reason for reason, is_met in met.items() if is_met), None)
-        if reason is not None and not self.asked:
+        if reason is not None and self.peers.leads and not self.asked:
             self.asked = True
             self.control.request_stop(reason)
 
@@ -212,29 +280,20 @@ class Learner:
         self._settings = generation
         new = configuration.load_resolved(self.folder / "config.resolved.yaml")
         self.config = self.saver.config = configuration.take_over(self.config, new)
-        self.update.settings = self.config.learner
+        self._told = False  # all learners are to train by the same
         self._retarget()
         self.books.journal.limit_bytes = self.config.monitor.log_bytes
         self.books.journal.files = self.config.monitor.log_files
 
     def shut_down(self) -> None:
-        """After the stop flag: waits for the producers' end, trains what a signal left over as far as half
-        of the deadline reaches, gives back the rest, saves. Raises Unavailable where the final checkpoint is
+        """Gives back what nobody will train on, and saves. Raises Unavailable where the final checkpoint is
         refused."""
-        until = time.monotonic() + self.config.supervisor.deadline_seconds / 2
-        while not self.control.producers_gone:
-            seen = self.control.bell_value(self.index)
-            if not self.control.producers_gone:
-                self.wait("stopping", seen)
-        while self.control.stop == "signal" and not self.asked and time.monotonic() < until:
-            leases = self.lease()
-            if leases is None:
-                break
-            self.train(leases)
-        dropped = self.intake.drop("shutdown")
+        dropped = sum(self.peers.gather(self.intake.drop("shutdown")))
         self.pulse("saving")
         self.saver.wait(lambda: self.pulse("saving"))
         worlds = self.saver.left_worlds(self.lineage.version)
+        if not self.peers.leads:
+            return
         if self.saver.lacks(self.lineage.version, worlds) and self.update.is_good:
             self.saver.save(self.lineage.copy(), worlds)
             self.saver.wait(lambda: self.pulse("saving"))
@@ -245,12 +304,26 @@ class Learner:
 
     def save(self) -> None:
         """Hands a copy of the version just published to the checkpoint thread."""
-        copy = self.lineage.copy()
-        self.saver.save(copy, self.saver.ask_for_worlds(copy.version, lambda: self.pulse("saving")))
+        worlds = self.saver.ask_for_worlds(self.lineage.version, lambda: self.pulse("saving"))
+        if self.peers.leads:
+            self.saver.save(self.lineage.copy(), worlds)
 
     def pulse(self, phase: str) -> None:
         """A heartbeat. Progress is the number of minibatches done."""
+        self._phase = phase
         self.control.pulse(phase, self._done)
+
+    def _while_waiting(self) -> None:
+        """For other learners."""
+        self.pulse(self._phase)
+        self.ask_for_stop()
+
+    def await_the_end(self) -> None:
+        """By the supervisor, which ends all learners when it sees one dead."""
+        until = time.monotonic() + LOST_SECONDS
+        while time.monotonic() < until:
+            self.pulse("wait_data")
+            time.sleep(SLICE_SECONDS)
 
     def _pulse_train(self) -> None:
         self._done += 1
@@ -284,23 +357,8 @@ class Learner:
     def _start_clock(self) -> None:
         """The run's seconds begin with its first slot, which may come long before the first batch."""
         if self.books.first_commit_ns is None:
-            commits = filter(None, (ring.books()["first_commit_ns"] for ring in self.rings))
+            commits = filter(None, (ring.books()["first_commit_ns"] for ring in self.intake.every))
             self.books.first_commit_ns = min(commits, default=None)
-
-
-def choose_device(setting: str) -> torch.device:
-    """`learner.device`. Raises Unavailable where there is no such device."""
-    if setting == "cuda" and not torch.cuda.is_available():
-        raise Unavailable("learner.device: cuda, but torch sees no CUDA device here; needs cpu or auto")
-    return torch.device("cuda" if setting != "cpu" and torch.cuda.is_available() else "cpu")
-
-
-def choose_threads(config: configuration.Config, device: torch.device) -> int:
-    """`learner.threads`; auto is 1 where producers run beside the learner, since torch's threads wait for
-    each other and a producer would hold up all of them, and every core where producers sleep meanwhile."""
-    if config.learner.threads != "auto":
-        return int(config.learner.threads)
-    return len(os.sched_getaffinity(0)) if config.exact and device.type == "cpu" else 1
 
 
 def kept_versions(config: configuration.Config) -> int:
@@ -308,14 +366,6 @@ def kept_versions(config: configuration.Config) -> int:
     and one more, since a label may be off by one."""
     bound = config.staleness.exact if config.exact else config.staleness.limit
     return KEPT_VERSIONS if bound is None else bound + 2
-
-
-def choose_bf16(setting: str, device: torch.device) -> bool:
-    """`learner.precision`; auto is bf16 where the hardware multiplies it."""
-    if setting != "auto" or device.type == "cuda":
-        return setting != "float32"
-    able = torch.cpu.get_capabilities()
-    return bool(able.get("avx512_bf16") or able.get("amx_bf16"))
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -326,6 +376,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--dir", type=Path, required=True)
     parser.add_argument("--rings", type=lambda text: [int(fd) for fd in text.split(",")], required=True)
+    parser.add_argument("--learners", type=int, default=1)
+    parser.add_argument("--meeting", type=int, help="descriptor of a file by which several find each other")
     parser.add_argument("--resume", type=Path, help="the checkpoint to go on from, without a hot snapshot")
     parser.add_argument("--above", type=int, help="newest version known to have been published before")
     parser.add_argument("--seconds-before", type=float, default=0.0, help="of earlier attempts")
@@ -346,10 +398,16 @@ def main(arguments: Sequence[str]) -> int:
     config = configuration.load_resolved(args.dir / "config.resolved.yaml")
     control = Control.attach(args.control, args.process)
     control.pulse("starting", 0)
-    weights = Weights.attach(args.weights, "writer")
-    rings = [Ring.attach(fd, control, "learner", args.index) for fd in args.rings]
+    weights = Weights.attach(args.weights, "reader" if args.index else "writer")
+    own = owned(args.index, len(args.rings), args.learners)
+    every = [
+        Ring.attach(fd, control, "learner" if ring in own else "monitor", args.index)
+        for ring, fd in enumerate(args.rings)
+    ]
     try:
-        learner = Learner(config, args.dir, control, weights, rings, index=args.index)
+        peers = join(args.meeting, args.index, args.learners)
+        rings = [every[ring] for ring in own]
+        learner = Learner(config, args.dir, control, weights, rings, every=every, peers=peers)
     except (Unavailable, OSError) as error:
         last_word(f"learner: {error}\n")
         return EXIT_MISSING
@@ -361,6 +419,10 @@ def main(arguments: Sequence[str]) -> int:
     except (Unavailable, NoCheckpoint, CheckpointError) as error:
         last_word(f"learner: {error}\n")
         return EXIT_MISSING
+    except Lost as error:
+        last_word(f"learner: {error}\n")
+        learner.await_the_end()
+        return EXIT_INTERNAL
     except Exception:  # noqa: BLE001 - a bug of ours; the supervisor reads the code, the log the rest
         last_word(traceback.format_exc())
         return EXIT_INTERNAL

@@ -19,18 +19,13 @@ class ObservationStatistics:
         self.mean = torch.zeros(features, dtype=torch.float64)
         self.squares = torch.zeros(features, dtype=torch.float64)  # sum of squared distances from the mean
 
-    def update(self, rows: Tensor) -> None:
-        """Takes rows [n, features] of any dtype and device. A row that is not finite is left out: it would
-        stay in the statistics for ever, and with them in every later version."""
-        rows = rows.to("cpu", torch.float64)
-        rows = rows[rows.isfinite().all(1)]
-        n = len(rows)
+    def add(self, n: int, mean: Tensor, squares: Tensor) -> None:
+        """Takes rows, of which these are the `moments`."""
         if n == 0:
             return
-        mean = rows.mean(0)
         delta = mean - self.mean
         total = self.count + n
-        self.squares += (rows - mean).square().sum(0) + delta.square() * (self.count * n / total)
+        self.squares += squares + delta.square() * (self.count * n / total)
         self.mean += delta * (n / total)
         self.count = total
 
@@ -48,6 +43,18 @@ class ObservationStatistics:
     def load_state_dict(self, state: dict) -> None:
         self.count = state["count"]
         self.mean, self.squares = state["mean"].clone(), state["squares"].clone()
+
+
+def moments(rows: Tensor) -> tuple[int, Tensor, Tensor]:
+    """Of rows [n, features] of any dtype and device: how many, their mean and sum of squared distances from
+    it, float64 [features]. A row that is not finite is left out: it would stay in the statistics for ever,
+    and with them in every later version."""
+    rows = rows.to("cpu", torch.float64)
+    rows = rows[rows.isfinite().all(1)]
+    if not len(rows):
+        return 0, rows.new_zeros(rows.shape[1]), rows.new_zeros(rows.shape[1])
+    mean = rows.mean(0)
+    return len(rows), mean, (rows - mean).square().sum(0)
 
 
 class ValueStatistics:

@@ -34,7 +34,8 @@ class Optimizer:
         parameters = [p for p in parameters if p.requires_grad]
         self._max_norm = settings.max_grad_norm
         self._runs = [_Run(run) for run in _side_by_side(parameters)]
-        self._gradients = [run.gradient for run in self._runs]
+        self.gradients = [run.gradient for run in self._runs]
+        """Into which backward adds; float32, one-dimensional."""
         self.norm = math.nan  # of the last gradient, before clipping
         matrices: list[nn.Parameter] = []
         others: list[nn.Parameter] = [run.whole for run in self._runs]
@@ -65,12 +66,12 @@ class Optimizer:
     def step(self, loss: Tensor, learning_rate: float) -> Tensor | None:
         """Backward has been called on `loss`; moves the parameters and clears their gradients. Returns the
         gradient's norm [] before clipping, or None where it or the loss is not finite: then nothing moves."""
-        norm = _norm(self._gradients)
+        norm = _norm(self.gradients)
         self.norm = float(norm)
         finite = math.isfinite(self.norm) and math.isfinite(float(loss))
         if finite:
             if self._max_norm is not None and norm > self._max_norm:
-                torch._foreach_mul_(self._gradients, self._max_norm / (norm + 1e-6))
+                torch._foreach_mul_(self.gradients, self._max_norm / (norm + 1e-6))
             for part in self._parts:
                 for group in part.param_groups:
                     group["lr"] = learning_rate
@@ -80,7 +81,7 @@ class Optimizer:
 
     def clear(self) -> None:
         """Sets the gradients to 0: nothing of what backward added is used."""
-        torch._foreach_zero_(self._gradients)
+        torch._foreach_zero_(self.gradients)
 
     @property
     def second_moment_max(self) -> float:

@@ -1,5 +1,7 @@
 """When a learner saves a checkpoint, and what: a copy of the version just published, built and written by
-another thread, and the producers' worlds where a run repeats bit for bit."""
+another thread, and the producers' worlds where a run repeats bit for bit.
+
+Of several learners the first saves; the others give it the worlds of their producers."""
 
 from __future__ import annotations
 
@@ -17,6 +19,7 @@ from consumers.books import Books
 from consumers.checkpoint import Checkpoint, Writer
 from consumers.intake import Intake
 from consumers.lineage import Copy
+from consumers.peers import Alone, Peers
 from consumers.snapshot import unpack
 from producers.program import Program
 from ringbuf import Control, Ring, RingError
@@ -36,8 +39,11 @@ class Saver:
         books: Books,
         control: Control,
         intake: Intake,
+        peers: Peers | None = None,
     ):
+        """`peers`: the learners of the run; None: there is one."""
         self.config = config
+        self._peers = peers or Alone()
         self._folder, self._program, self._books = folder, program, books
         self._control, self._intake = control, intake
         self._rings: Sequence[Ring] = intake.rings
@@ -50,17 +56,24 @@ class Saver:
         self._tried = time.monotonic() - (max(0.0, time.time() - last) if last else 0.0)
         self._failed = False
 
-    @property
     def due(self) -> bool:
-        """Whether it is time for the next checkpoint, and none is under way."""
+        """Whether it is time for the next checkpoint, and none is under way. The same for all learners that
+        have a part in it."""
+        if not self._repeats:
+            return self._is_time
+        return bool(self._peers.gather(self._is_time)[0])
+
+    @property
+    def _is_time(self) -> bool:
         settings = self.config.checkpoint
         wait = settings.interval_seconds
         if self._failed:
             wait = min(wait, settings.retry_seconds)
-        return not self._writer.busy and time.monotonic() - self._tried > wait
+        return self._peers.leads and not self._writer.busy and time.monotonic() - self._tried > wait
 
     def save(self, copy: Copy, worlds: Sequence[bytes] | None = None) -> None:
-        """Hands over a copy of a version; `worlds`: what the producers need to go on from exactly there."""
+        """The first learner's. Hands over a copy of a version; `worlds`: what the producers need to go on
+        from exactly there."""
         self._tried, self.saved_version = time.monotonic(), copy.version
         self._has_worlds = worlds is not None
         self._writer.keep = self.config.checkpoint.keep
@@ -86,16 +99,17 @@ class Saver:
             self._writer.wait(SLICE_SECONDS)
         self._writer.wait()
 
-    @property
     def is_any(self) -> bool:
-        """Whether the run has a checkpoint."""
-        return bool(shelf.versions(self._folder / "checkpoints"))
+        """Whether the run has a checkpoint; the first learner has looked."""
+        return bool(self._peers.gather(bool(shelf.versions(self._folder / "checkpoints")))[0])
 
     def ask_for_worlds(self, version: int, pulse: Callable[[], None]) -> list[bytes] | None:
-        """The producers' worlds as they are where batch `version` begins, before any of it is granted. None
-        where a run does not repeat anyway, or a producer or its simulator cannot tell."""
-        if not self._repeats:
-            return None
+        """All producers' worlds as they are where batch `version` begins, before any of it is granted. None
+        where a run does not repeat anyway, or a producer or its simulator cannot tell. Every learner asks."""
+        return self._of_all(self._ask(version, pulse)) if self._repeats else None
+
+    def _ask(self, version: int, pulse: Callable[[], None]) -> list[bytes] | None:
+        """Of the learner's own producers."""
         starts = self._intake.first_sequences(version)
         pairs = list(zip(self._rings, starts, strict=True))
         if any(ring.observe().granted > start for ring, start in pairs):
@@ -108,14 +122,17 @@ class Saver:
             missing = [ring.index for ring, start in pairs if ring.state_sequence != start]
             hopeless = self._control.stop or time.monotonic() > until
             if not missing or hopeless or not all(map(self._intake.runs, missing)):
-                return self.left_worlds(version)
+                return self._left(version)
             pulse()
             self._control.bell_wait(learner, seen, SLICE_SECONDS)
 
     def left_worlds(self, version: int) -> list[bytes] | None:
-        """What the producers left in their rings, if it is where batch `version` begins."""
-        if not self._repeats:
-            return None
+        """What all producers left in their rings, if it is where batch `version` begins. Every learner
+        looks."""
+        return self._of_all(self._left(version)) if self._repeats else None
+
+    def _left(self, version: int) -> list[bytes] | None:
+        """Of the learner's own producers."""
         starts = self._intake.first_sequences(version)
         pairs = list(zip(self._rings, starts, strict=True))
         if any(ring.state_sequence != start for ring, start in pairs):
@@ -124,6 +141,15 @@ class Saver:
             return [ring.state() for ring in self._rings]
         except RingError:  # a producer that has heard of the stop writes it once more
             return None
+
+    def _of_all(self, worlds: list[bytes] | None) -> list[bytes] | None:
+        """With those of the other learners, in the order of the rings; None: somebody has none."""
+        found: list[bytes] = []
+        for part in self._peers.gather(worlds):
+            if part is None:
+                return None
+            found += part
+        return found
 
     @property
     def _repeats(self) -> bool:

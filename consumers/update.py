@@ -26,14 +26,16 @@ from consumers.diagnostics import (
     value_change,
 )
 from consumers.models import PolicyModel
-from consumers.normalizers import OBSERVATION_ROWS, ObservationStatistics, ValueStatistics
+from consumers.normalizers import OBSERVATION_ROWS, ObservationStatistics, ValueStatistics, moments
 from consumers.objective import COLUMNS, Fields, TorchObjective, View, choose
 from consumers.optimizer import Optimizer
+from consumers.peers import Alone, Peers
 from consumers.schedules import value_at
 from producers.program import Program, Weight
 
 COMPARED_STEPS = 256  # of a batch are evaluated before and after an update, to tell what it changed
 COMPARED_EVERY = 8  # versions: the two passes take over 1 % of the update of a small network
+SEEDS_APART = 0x9E3779B97F4A7C15  # of the learners' generators: far, so that no two runs have the same
 LOSS = COLUMNS.index("loss_total")
 
 
@@ -49,18 +51,22 @@ class Update:
         device: torch.device,
         bf16: bool,
         versions: int = KEPT_VERSIONS,
+        peers: Peers | None = None,
     ):
         """`settings`: the `learner` section of a run file. `bf16`: matrix products in bfloat16. `versions`:
-        of how many the weights are kept for the audits."""
+        of how many the weights are kept for the audits. `peers`: the learners of the run, each of which
+        trains on a part of every batch; None: there is one."""
+        self.peers = peers or Alone()
         self.settings, self.program, self.device = settings, program, device
         self.model = PolicyModel(program, seed=seed).to(device)
         self.optimizer = Optimizer(self.model.parameters(), settings)
-        self.generator = torch.Generator().manual_seed(seed)  # draws minibatches
+        self.generator = torch.Generator()  # draws minibatches
+        self.generator.manual_seed((seed + self.peers.index * SEEDS_APART) % 2**64)
         self.values = ValueStatistics()
         self.observations = ObservationStatistics(program.buffers[program.obs].width)
         self._estimator = TorchObjective(settings, self.model, self.values)
         self.objective = choose(settings, self.model, self.values, device)
-        self.spent_ns = dict.fromkeys(("copy", "forward", "backward", "optimizer"), 0)
+        self.spent_ns = dict.fromkeys(("copy", "forward", "backward", "optimizer", "allreduce"), 0)
         self._bf16 = bf16
         self.audits = Audits(settings, program, seed=seed, device=device, bf16=bf16, versions=versions)
         self._dtype = self.model.obs_dtype(torch.bfloat16 if bf16 else torch.float32)
@@ -104,8 +110,9 @@ class Update:
         changes = self._watch(batch, fields, version)
         prior = self._prior(batch, fields) if s.targets == "batch" else None
         if prior is not None and s.ess_learning_rate:
-            moments = weight_moments(prior.log_prob - batch.behaviour, batch.kept)
-            self.learning_rate *= math.sqrt(effective_share(moments))
+            first_two = weight_moments(prior.log_prob - batch.behaviour, batch.kept)
+            first_two, _ = self.peers.average(first_two, batch.kept_steps)
+            self.learning_rate *= math.sqrt(effective_share(first_two))
         views: list[tuple[Pieces, View]] = []
         rows: list[Tensor] = []
         epochs = skipped = 0
@@ -113,14 +120,12 @@ class Update:
         while epochs < s.epochs:
             epochs, first = epochs + 1, len(rows)
             for part in batch.minibatches(s.minibatches, self.generator):
-                # With nothing kept there is no gradient, but an optimizer with momentum would move.
-                kept = batch.kept is None or bool(part.take(batch.kept).any())
-                row, moved, view = self._step(batch, fields, part, prior, kept)
+                row, moved, view = self._step(batch, fields, part, prior)
                 if moved:
                     rows.append(row)
                     if not self.is_lost:
                         self.nonfinite_steps = 0
-                elif kept:
+                elif moved is not None:
                     skipped += 1
                     self.nonfinite_steps += 1
                     nonfinite = self._seen(batch, part, row)
@@ -215,10 +220,10 @@ class Update:
         return view
 
     def _step(
-        self, batch: Batch, fields: Fields, part: Pieces, prior: View | None, kept: bool
-    ) -> tuple[Tensor, bool, View]:
+        self, batch: Batch, fields: Fields, part: Pieces, prior: View | None
+    ) -> tuple[Tensor, bool | None, View]:
         """One optimizer step: its figures, and whether the weights moved. They did not where something was
-        not finite, or no step of the minibatch is `kept`."""
+        not finite (False), or no step of the minibatch is kept (None)."""
         begin = time.perf_counter_ns()
         obs = self._observe(batch, part, batch.horizon + (prior is None))
         steps = fields.take(part)
@@ -230,22 +235,40 @@ class Update:
         logits, output = self._run(obs, batch, part)
         outcome = self.objective(logits, output, steps, given, self.entropy_coef)
         forward = time.perf_counter_ns()
-        if not kept:
-            return outcome.figures, False, outcome.view
 
-        outcome.backward()
+        kept = batch.horizon * part.size if steps.kept is None else int(steps.kept.sum())
+        if kept:
+            outcome.backward()
         backward = time.perf_counter_ns()
 
-        moved = self.optimizer.step(outcome.figures[LOSS], self.learning_rate) is not None
+        figures, kept_by_all = self._averaged(outcome.figures, kept)
+        reduced = time.perf_counter_ns()
+
+        # With nothing kept there is no gradient, but an optimizer with momentum would move.
+        moved = None
+        if kept_by_all:
+            moved = self.optimizer.step(figures[LOSS], self.learning_rate) is not None
         if moved and self.anchor is not None:
             self.anchor.step(self.flat_weights)
-        figures = torch.cat([outcome.figures, outcome.figures.new_tensor([self.optimizer.norm])])
+        figures = torch.cat([figures, figures.new_tensor([self.optimizer.norm])])
         spent = self.spent_ns
         spent["copy"] += copied - begin
         spent["forward"] += forward - copied
         spent["backward"] += backward - forward
-        spent["optimizer"] += time.perf_counter_ns() - backward
+        spent["allreduce"] += reduced - backward
+        spent["optimizer"] += time.perf_counter_ns() - reduced
         return figures, moved, outcome.view
+
+    def _averaged(self, figures: Tensor, kept: int) -> tuple[Tensor, float]:
+        """Makes the gradient that of all learners' steps; returns their figures and how many are kept."""
+        if self.peers.count == 1:
+            return figures, kept
+        gradients = self.optimizer.gradients
+        parts = [*gradients, figures]
+        mean, kept_by_all = self.peers.average(torch.cat(parts), kept)
+        *averaged, figures = mean.split([len(part) for part in parts])
+        torch._foreach_copy_(gradients, averaged)
+        return figures, kept_by_all
 
     def _observe(self, batch: Batch, part: Pieces, rows: int) -> Tensor:
         shape = (rows, part.size, *batch.observations[0].shape[2:])
@@ -339,14 +362,19 @@ class Update:
     @torch.no_grad()
     def _settle(self, batch: Batch, whole: View) -> None:
         """After a batch and before its version is published: running statistics move."""
-        if self.settings.normalize_value and batch.kept_steps:
+        if self.settings.normalize_value:
             count = max(1, batch.kept_steps)
             target = self.values.denormalize(whole.target)
-            mean, mean_square = (float(kept_mean(x, batch.kept, count)) for x in (target, target.square()))
-            layer, bias = (self._tensor(weight) for weight in self._value_layer.weights)
-            self.values.update(mean, mean_square, layer, bias)
+            first_two = torch.stack([kept_mean(x, batch.kept, count) for x in (target, target.square())])
+            first_two, kept = self.peers.average(first_two, batch.kept_steps)
+            if kept:
+                mean, mean_square = first_two.tolist()
+                layer, bias = (self._tensor(weight) for weight in self._value_layer.weights)
+                self.values.update(mean, mean_square, layer, bias)
         if self._normalizer is not None:
-            self.observations.update(batch.sample(OBSERVATION_ROWS).flatten(1))
+            rows = batch.sample(OBSERVATION_ROWS // self.peers.count).flatten(1)
+            for some in self.peers.gather(moments(rows)):
+                self.observations.add(*some)
             for weight, statistic in zip(
                 self._normalizer.weights, self.observations.mean_and_inv_std(), strict=True
             ):

@@ -250,9 +250,11 @@ class RunCollector(Collector):
         self._add("learner_samples_total", counters["samples"], 0)
         self._add("learner_updates_total", counters["updates"], 0)
         self._add("learner_sgd_steps_total", counters["sgd_steps"], 0)
-        self._add("learner_wait_seconds_total", counters["wait_no_data_ns"] / 1e9, 0, "no_data")
-        for phase, name in LEARNER_PHASES.items():
-            self._add("learner_phase_seconds_total", counters[name] / 1e9, 0, phase)
+        for index, slot in enumerate(self.table.learners):
+            own = self.control.counters(slot)
+            self._add("learner_wait_seconds_total", own["wait_no_data_ns"] / 1e9, index, "no_data")
+            for phase, name in LEARNER_PHASES.items():
+                self._add("learner_phase_seconds_total", own[name] / 1e9, index, phase)
         self._add("learner_last_update_timestamp_seconds", timestamp("last_update_unix_ns"), 0)
         self._add("learner_nonfinite_batches_total", counters["nonfinite_batches"], 0)
         self._add("learner_nonfinite_steps_total", counters["nonfinite_steps"], 0)

@@ -34,12 +34,14 @@ class Keeper:
         control: Any,
         repair: Any,
         simulator: str,
+        before_learners: Callable[[], None],
         resumption: Callable[[], list[str]],
         warn: Callable[[str], None],
         fail: Callable[[int, str], None],
     ):
-        """`control`: the control block; `repair`: a ringbuf.repair.Repair; `resumption`: arguments for a
-        learner that starts; `fail`: takes an exit code and a reason."""
+        """`control`: the control block; `repair`: a ringbuf.repair.Repair; `before_learners`: called before
+        the first of them is started, when none lives; `resumption`: arguments for a learner that starts;
+        `fail`: takes an exit code and a reason."""
         self.config = settings
         self.roster = roster
         self.children = children
@@ -47,6 +49,7 @@ class Keeper:
         self.control = control
         self.repair = repair
         self.simulator = simulator
+        self.before_learners = before_learners
         self.resumption = resumption
         self.warn = warn
         self.fail = fail
@@ -71,6 +74,8 @@ class Keeper:
         if member.role == "producer":
             self.repair.take_back_credit(member.index)
         elif member.role == "learner":
+            if not self.children.alive("learner"):
+                self.before_learners()
             extra = self.resumption()
             self.repair.hand_over(member.index)
         self.restarts[member.role] += member.lives > 0
@@ -80,11 +85,14 @@ class Keeper:
             why = (error.strerror or str(error)).lower()
             self._bereave(member, f"{member.name} cannot be started: {why}")
 
-    def bury(self, child: Child) -> int:
+    def bury(self, child: Child) -> int | None:
         """Waits for a child that is dead or dying, then repairs what it left half done in shared memory.
+        Returns its exit code, or minus the signal that killed it; None: it was buried with another one.
 
         Never the other way round: only waitid tells that no store of the dead one is to come.
         """
+        if child not in self.children:
+            return None
         returncode = self.children.reap(child)
         if child.member is not None:
             self.roster.mark(child.member, "exited")
@@ -92,8 +100,22 @@ class Keeper:
             self.repair.of_producer(child.index)
         elif child.role == "learner":
             assert child.member is not None
-            self.repair.of_learner(child.member.slot)
+            if not self._expected(child.member, returncode):
+                self._end_learners()
+            self.repair.of_learner(child.member.slot, child.index)
         return returncode
+
+    def _end_learners(self) -> None:
+        """One died, and the others would wait for it: they die and begin together. None may live when the
+        slots of one are swept, since it might yet publish a version that is made of them."""
+        others = self.children.alive("learner")
+        self.children.kill(others)
+        for other in others:
+            self.children.reap(other)
+        for other in others:
+            assert other.member is not None
+            self.roster.mark(other.member, "exited")
+            self.repair.of_learner(other.member.slot, other.index, blameless=True)
 
     def _expected(self, member: Member, returncode: int) -> bool:
         """Whether a process ended because the run does."""
@@ -129,9 +151,15 @@ class Keeper:
         if delay is None:
             self._give_up(member, text)
             return
-        member.due = now + delay
-        if delay:
-            self.roster.mark(member, "backoff")
+        together = [member]
+        if member.role == "learner":
+            self._end_learners()  # where one was there already when this one could not be started
+            together = self.roster.of_role("learner")
+        for one in together:
+            one.due = now + delay
+            if delay:
+                self.roster.mark(one, "backoff")
+        text += "; all learners end" if len(together) > 1 else ""
         self.warn(f"{text}; starts again {f'in {delay:.1f} s' if delay else 'at once'}")
 
     def _give_up(self, member: Member, text: str) -> None:
@@ -146,25 +174,31 @@ class Keeper:
         self.directory.event(member.role, member.index, "gave up", message=text)
         if member.role == "producer" and not self.producers_end:
             producers = self.roster.of_role("producer")
-            left = sum(not one.failed for one in producers)
+            lives = [not one.failed for one in producers]
+            learners = self.config.learner.count
             why = restarts.enough(
-                [self.config.ring.slots] * left,
+                [sum(lives[ring] for ring in self.repair.rings_of(i)) for i in range(learners)],
+                slots=self.config.ring.slots,
                 least=int(limits.min_producers),
                 batch_slots=self.config.learner.batch_slots,
                 exact=self.config.exact,
                 producers=len(producers),
             )
             if why is None:
-                self.warn(f"{text}; the run goes on with {left} of {len(producers)} producers")
+                self.warn(f"{text}; the run goes on with {sum(lives)} of {len(producers)} producers")
                 return
             text = f"{why}: {text}"
         self.fail(exits.GAVE_UP, text + self.last_words(member.role, member.index))
 
     def _worth(self, member: Member) -> int:
-        """What the work of all its processes has come to: segments of a producer, updates of a learner."""
+        """What the work of all its processes has come to: segments of a producer, updates of the learners,
+        which are the first one's."""
         if member.role == "producer":
             return self.repair.written(member.index)
-        return self.control.counters(member.slot)["updates"] if member.role == "learner" else 0
+        if member.role != "learner":
+            return 0
+        first, *_ = self.roster.of_role("learner")
+        return self.control.counters(first.slot)["updates"]
 
     def _report_death(self, child: Child, member: Member, returncode: int) -> str:
         """One line, and one event with what the author of a simulator needs to see it happen again."""

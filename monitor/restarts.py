@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 
@@ -63,17 +63,22 @@ class Restarts:
         return len(self._failures)
 
 
-def enough(slots_left: list[int], *, least: int, batch_slots: int, exact: bool, producers: int) -> str | None:
+def enough(
+    left_each: Sequence[int], *, slots: int, least: int, batch_slots: int, exact: bool, producers: int
+) -> str | None:
     """Whether a run can do without its failed producers: None, or why not.
 
-    `slots_left`: ring sizes of the producers that have not failed, of `producers` in all. With fewer slots
-    than a batch has, no batch would ever be full; in the exact modes every batch needs every ring.
+    `left_each`: of how many rings, `slots` each, every learner still has the producer, of `producers` in all.
+    With fewer slots than its part of a batch has, none would ever be full; in the exact modes every batch
+    needs every ring.
     """
-    left = len(slots_left)
+    left, share = sum(left_each), batch_slots // len(left_each)
     if exact and left < producers:
         return "a batch of mode sync or lagged needs slots of every producer"
     if left < least:
         return f"{left} of {producers} producers are left; the run needs {least} (supervisor.min_producers)"
-    if sum(slots_left) < batch_slots:
-        return f"the rings left hold {sum(slots_left)} slots; a batch needs {batch_slots}"
+    fewest = min(left_each) * slots
+    if fewest < share:
+        whose, what = ("", "") if len(left_each) == 1 else (" to one learner", " of it")
+        return f"the rings left{whose} hold {fewest} slots; a batch needs {share}{what}"
     return None

@@ -48,17 +48,23 @@ class Table:
     """Where the roles stand in the process table."""
 
     producers: tuple[int, ...]
-    learner: int
+    learners: tuple[int, ...]
     others: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, producers: int) -> Table:
-        """Slot 0 is the supervisor's own; then the producers, the learner, the exporter."""
-        return cls(tuple(range(1, producers + 1)), producers + 1, (producers + 2,))
+    def of(cls, producers: int, learners: int = 1) -> Table:
+        """Slot 0 is the supervisor's own; then the producers, the learners, the exporter."""
+        first, last = producers + 1, producers + learners
+        return cls(tuple(range(1, first)), tuple(range(first, last + 1)), (last + 1,))
+
+    @property
+    def learner(self) -> int:
+        """The first, whose counters are the run's; those of the others tell of their own time."""
+        return self.learners[0]
 
     @property
     def all(self) -> tuple[int, ...]:
-        return (*self.producers, self.learner, *self.others)
+        return (*self.producers, *self.learners, *self.others)
 
 
 @dataclass
@@ -104,8 +110,9 @@ class Reporter:
                   **cpu_seconds}
         for name in PRODUCER_TIMES:
             totals[f"producer.{name}"] = sum(one[f"{name}_ns"] for one in producers) / 1e9 / len(producers)
+        learners = [control.counters(index) for index in self.table.learners]
         for name in LEARNER_TIMES:
-            totals[f"learner.{name}"] = learner[f"{name}_ns"] / 1e9
+            totals[f"learner.{name}"] = sum(one[f"{name}_ns"] for one in learners) / 1e9 / len(learners)
         self._first = self._first or totals
         rates = self._rates(totals, seconds)
         for process in processes:

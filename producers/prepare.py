@@ -13,7 +13,7 @@ from monitor import rundir
 from producers import cores, native, program, takeover
 
 SNAPSHOT_MARGIN_BYTES = 1 << 20
-OTHER_PROCESSES = 3  # in the process table: supervisor, learner, exporter
+OTHER_PROCESSES = 2  # in the process table, beside producers and learners: supervisor, exporter
 
 
 class Missing(Exception):
@@ -94,7 +94,10 @@ class Layout:
 
         settings, document = prepared.config, prepared.document
         producers, self.slots = int(settings.producers.count), settings.ring.slots
-        room = ringbuf.MAX_PROCESSES - OTHER_PROCESSES
+        learners, most = settings.learner.count, ringbuf.MAX_LEARNERS
+        if learners > most:
+            raise document.error("learner.count", f"found {learners}; needs {most} or fewer")
+        room = ringbuf.MAX_PROCESSES - OTHER_PROCESSES - learners
         if producers > room:
             raise document.error("producers.count", f"found {producers}; needs {room} or fewer")
         weights = prepared.program.count

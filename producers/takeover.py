@@ -195,6 +195,7 @@ class Left:
 
     def __init__(self, record: Mapping[str, Any]):
         """`record`: the attempt's file. Raises ringbuf.RingError where not all are there and sound."""
+        import ringbuf
         from ringbuf import RingError, segments
 
         names = list(record.get("segments", ()))
@@ -204,7 +205,10 @@ class Left:
         self.weights = segments.attach_weights(names[1])
         self.rings = [segments.attach_ring(name, self.control) for name in names[2:]]
         self.names = names
-        self.table = Table.of(len(self.rings))
+        roles = (self.control.process(slot).role for slot in range(ringbuf.MAX_PROCESSES))
+        self.learners = sum(role == "learner" for role in roles)
+        """None: it was killed before it had written the table."""
+        self.table = Table.of(len(self.rings), max(1, self.learners))
         self._record = record
         if self.control.run_id.hex() != str(record.get("run_id")):
             raise RingError(f"shared memory: {names[0]} belongs to another run")
@@ -220,7 +224,8 @@ class Left:
 
         for index, slot in enumerate(self.table.producers):
             self.control.set_process(slot, role="producer", role_index=index)
-        self.control.set_process(self.table.learner, role="learner")  # killed before it had written the table
+        for index, slot in enumerate(self.table.learners):
+            self.control.set_process(slot, role="learner", role_index=index)
         listed = self.weights.consumed_list() if self.weights.published is not None else []
         wrong = []
         for ring in self.rings:
@@ -239,6 +244,9 @@ class Left:
             return f"it was made for {self.control.directory}"
         if self.control.pid_namespace != os.stat("/proc/self/ns/pid").st_ino:
             return "it was made in another container"
+        learners = prepared.config.learner.count
+        if self.learners not in (0, learners):
+            return f"it was made for {self.learners} learners, and this run has {learners}"
         channel = {name: getattr(self.weights, name) for name in layout.channel}
         if channel != layout.channel:
             return "the weights are laid out otherwise"

@@ -32,17 +32,18 @@ class Repair:
         every learner is dead that had no clean end: they might publish what one of them has held.
         `blameless`: it was ended because another died."""
         consumed = self._weights.consumed_list() if self._weights.published is not None else []
-        for ring in self._of(learner):
-            ring.sweep_learner(process, consumed, blameless)
-            ring.set_owner(None)
+        for ring in self.rings_of(learner):
+            self._rings[ring].sweep_learner(process, consumed, blameless)
+            self._rings[ring].set_owner(None)
 
     def hand_over(self, learner: int) -> None:
         """To a learner that is about to start: its rings, always the same."""
-        for ring in self._of(learner):
-            ring.set_owner(learner)
+        for ring in self.rings_of(learner):
+            self._rings[ring].set_owner(learner)
 
-    def _of(self, learner: int) -> list[Ring]:
-        return [self._rings[ring] for ring in owned(learner, len(self._rings), self._learners)]
+    def rings_of(self, learner: int) -> range:
+        """Their numbers."""
+        return owned(learner, len(self._rings), self._learners)
 
     def take_back_credit(self, ring: int) -> None:
         """From a producer that does not run: else the whole run waits for it. In the exact modes its slots

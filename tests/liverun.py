@@ -16,6 +16,7 @@ from monitor.status import Table
 from producers import native
 from producers.prepare import Segments, prepare
 from ringbuf import books
+from ringbuf.repair import Repair
 
 DEADLINE_SECONDS = 240  # against hanging only
 
@@ -49,11 +50,19 @@ class LiveRun:
         self.control, self.rings = self.segments.control, self.segments.rings
         for ring, state in zip(self.rings, worlds, strict=False):
             ring.load_state(state)
-        self.table = Table.of(len(self.rings))
+        self.learners = self.prepared.config.learner.count
+        self.table = Table.of(len(self.rings), self.learners)
+        self.repair = Repair(self.control, self.segments.weights, self.rings, self.learners)
+        self.meeting = os.memfd_create("meeting")
         self.producers: list[subprocess.Popen] = []
-        self.pid = None  # of the learner
-        self.code = None  # its exit code; None: it lives
+        self.pids: list[int] = []  # of the learners
+        self.codes: dict[int, int] = {}  # exit codes of those that ended, by pid, in that order
         self.kills = 0
+
+    @property
+    def pid(self):
+        """Of the first learner."""
+        return self.pids[0] if self.pids else None
 
     # The supervisor's part
 
@@ -63,8 +72,8 @@ class LiveRun:
 
     def start_producers(self):
         """Starts them; they wait for a learner."""
-        for ring in self.rings:
-            ring.set_owner(0)
+        for learner in range(self.learners):
+            self.repair.hand_over(learner)
         for index in range(len(self.rings)):
             self._start_producer(index)
 
@@ -84,55 +93,65 @@ class LiveRun:
                 subprocess.Popen([str(native.PRODUCER), *arguments], pass_fds=fds, stdout=log, stderr=log)
             )
 
-    def learner(self, faults="", **options):
-        """Starts a learner with faults as in zygote.py; `options` of its command line."""
-        self.control.reset_pulse(self.table.learner)
-        for ring in self.rings:
-            ring.set_owner(0)
-        arguments = self._identity("learner", 0, self.table.learner, self.zygote.pid)
-        arguments += ["--rings", ",".join(str(ring.fd) for ring in self.rings)]
-        for name, value in options.items():
-            arguments += [f"--{name.replace('_', '-')}", value]
-        fds = [self.control.fd, self.segments.weights.fd, *(ring.fd for ring in self.rings)]
-        self.zygote.spawn(arguments, fds, faults)
-        self.code = None
-        self.pid = self._event()["pid"]
+    def learner(self, faults="", whose=0, **options):
+        """Starts the learners, one of which has faults as in zygote.py; `options` of their command line."""
+        os.ftruncate(self.meeting, 0)
+        self.pids, self.codes = [], {}
+        fds = [self.control.fd, self.segments.weights.fd, self.meeting, *(ring.fd for ring in self.rings)]
+        for index, slot in enumerate(self.table.learners):
+            self.control.reset_pulse(slot)
+            self.repair.hand_over(index)
+            arguments = self._identity("learner", index, slot, self.zygote.pid)
+            arguments += ["--rings", ",".join(str(ring.fd) for ring in self.rings)]
+            arguments += ["--learners", self.learners, "--meeting", self.meeting]
+            for name, value in options.items():
+                arguments += [f"--{name.replace('_', '-')}", value]
+            self.zygote.spawn(arguments, fds, faults if index == whose else "")
+        self._event(lambda: len(self.pids) == self.learners)
 
-    def _event(self, seconds=DEADLINE_SECONDS):
-        event = self.zygote.event(seconds)
-        assert event is not None or seconds < DEADLINE_SECONDS, "the learner neither came nor went"
-        return event
+    def _event(self, wanted, seconds=DEADLINE_SECONDS):
+        """Takes notice of learners that came and went, until `wanted()`."""
+        while not wanted():
+            event = self.zygote.event(seconds)
+            assert event is not None or seconds < DEADLINE_SECONDS, "the learner neither came nor went"
+            if event is None:
+                return
+            if "code" in event:
+                self.codes[event["pid"]] = event["code"]
+            else:
+                self.pids.append(event["pid"])
 
-    def kill(self):
+    def kill(self, whose=0):
         """A SIGKILL from outside, and the sweep."""
         self.kills += 1
-        if self.code is None:
-            os.kill(self.pid, signal.SIGKILL)
+        if self.pids[whose] not in self.codes:
+            os.kill(self.pids[whose], signal.SIGKILL)
         return self.bury()
 
     def bury(self):
-        """Waits for the learner's end and sweeps what it left; returns its exit code."""
-        if self.code is None:
-            self.code = self._event()["code"]
-        self._sweep()
-        return self.code
+        """Waits for the end of the learners, which all end with one that has no clean end, and sweeps what
+        they left; returns the exit code of the one that was the first to die, 0: none has."""
+        self._event(lambda: any(self.codes.values()) or len(self.codes) == self.learners)
+        dead = next((pid for pid, code in self.codes.items() if code), None)
+        self._end()
+        for index, (pid, slot) in enumerate(zip(self.pids, self.table.learners, strict=True)):
+            self.repair.of_learner(slot, index, blameless=pid != dead)
+        self.repair.free_bad(lambda *_: None)
+        for index in range(self.learners):
+            self.control.bell_ring(index)
+        return 0 if dead is None else self.codes[dead]
 
-    def _sweep(self):
-        weights = self.segments.weights
-        consumed = weights.consumed_list() if weights.published is not None else []
-        for ring in self.rings:
-            ring.sweep_learner(self.table.learner, consumed)
-            ring.set_owner(None)
-            for state, sequence, *_ in ring.observe().slots:
-                if state == "bad":
-                    assert ring.drop(sequence, "bad")
-        self.control.bell_ring(0)
+    def _end(self):
+        """Kills and awaits the learners that are left."""
+        for pid in self.pids:
+            if pid not in self.codes:
+                os.kill(pid, signal.SIGKILL)
+        self._event(lambda: len(self.codes) == len(self.pids))
 
     def lives(self):
-        if self.code is None:
-            event = self._event(0)
-            self.code = None if event is None else event["code"]
-        return self.code is None
+        """Whether all learners do."""
+        self._event(lambda: False, 0)
+        return not self.codes
 
     def until(self, condition):
         """Waits while the learner lives; whether it came about."""
@@ -174,8 +193,8 @@ class LiveRun:
         for producer in self.producers:
             producer.kill()
             producer.wait()
-        if self.pid is not None and self.lives():
-            self.kill()
+        self._end()
+        os.close(self.meeting)
         self.segments.close()
 
     # What came of it
@@ -198,6 +217,9 @@ class LiveRun:
         assert counts["slots"] == sum(one["consumed"] for one in found) == sum(ages)
         assert counts["steps"] == sum(one["consumed_steps"] for one in found) == sum(lags)
         assert counts["lag_sum"] >= sum(lag * n for lag, n in enumerate(lags))
+
+    def lines(self):
+        return [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
 
     def events(self):
         path = self.folder / "events.jsonl"

@@ -6,9 +6,10 @@ import time
 import pytest
 
 from consumers.books import Books
+from consumers.entries import entry
 from consumers.score import ScoreWindow
 
-FIGURES = {"sgd_steps": 1, "samples": 16, "masked": 0, "skipped": 0}
+FIGURES = {"sgd_steps": 1, "samples": 16, "masked": 0, "skipped": 0, "nonfinite": None, "alarms": []}
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def enter(rig, tmp_path):
             claim.array("valid")[...] = 1
             claim.commit(16, 0, versions[-1])
         leases = [learner.lease(sequence) for sequence in range(len(slots))]
-        figures = books.enter(leases, 9, time.monotonic_ns(), FIGURES, {})
+        figures = books.enter(entry(leases, 9, time.monotonic_ns(), FIGURES), {})
         for lease in leases:
             lease.ack()
         return figures

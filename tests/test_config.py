@@ -323,7 +323,23 @@ def test_a_wrong_override_is_named_instead_of_a_line(problems, override, text):
         ),
         (["learner.minibatches=7"], "learner.minibatches: 2 slots x 1024 agents = 2048 segments"),
         (["learner.c_clip=2"], "learner.c_clip: found 2; needs 1 (learner.rho_clip) or less"),
-        (["learner.count=2"], "learner.count: found 2; several learners come with a later version"),
+        (
+            ["learner.count=3", "learner.batch_slots=3"],
+            "learner.count: every learner has equally many producers, but 2 cannot be divided by 3",
+        ),
+        (
+            ["learner.count=2", "learner.batch_slots=3"],
+            "learner.batch_slots: every learner has an equal part of a batch, but 3 slots cannot be divided",
+        ),
+        (
+            ["learner.count=2", "learner.minibatches=2048"],
+            "learner.minibatches: 1 slots x 1024 agents = 1024 segments of 64 steps for each learner cannot",
+        ),
+        (
+            ["learner.count=2", "supervisor.min_producers=1"],
+            "supervisor.min_producers: 1 producers for 2 learners (learner.count), of which each needs one; "
+            "needs 2 or more",
+        ),
         (["policy.placement=server"], "policy.placement: an inference server comes with a later version"),
         (["archive.enabled=true"], "archive.enabled: recording comes with a later version"),
         (["learner.max_lag=3"], "learner.max_lag: masks steps that staleness.limit already keeps out"),

@@ -286,12 +286,12 @@ def test_what_may_change_in_a_live_run_does(start, tmp_path):
 def test_settings_that_change_while_a_learner_begins_are_taken_over_too(start, monkeypatch):
     saver = learner.Saver
 
-    def edited(config, folder, program, books, control, intake):
+    def edited(config, folder, program, books, control, *rest):
         """The supervisor is told when this learner has read the configuration already."""
         path = folder / "config.resolved.yaml"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"stop": {"versions": 3}}))
         control.announce_settings()
-        return saver(config, folder, program, books, control, intake)
+        return saver(config, folder, program, books, control, *rest)
 
     monkeypatch.setattr(learner, "Saver", edited)
     run = start(rings=1, batch_slots=1)

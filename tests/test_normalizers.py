@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumers.normalizers import LEAST_VARIANCE, VALUE_DECAY, ObservationStatistics, ValueStatistics
+from consumers.normalizers import LEAST_VARIANCE, VALUE_DECAY, ObservationStatistics, ValueStatistics, moments
 
 
 @settings(max_examples=60, deadline=None)
@@ -20,7 +20,7 @@ def test_observation_statistics_are_those_of_all_rows_whatever_the_portions(seed
     rows = rng.normal(offset, [0.5, 3.0, 20.0], size=(sum(portions), 3))
     statistics, at = ObservationStatistics(3), 0
     for n in portions:
-        statistics.update(torch.tensor(rows[at : at + n]))
+        statistics.add(*moments(torch.tensor(rows[at : at + n])))
         at += n
     assert statistics.count == len(rows)
     if not len(rows):
@@ -32,13 +32,13 @@ def test_observation_statistics_are_those_of_all_rows_whatever_the_portions(seed
 def test_an_observation_that_is_not_finite_does_not_spoil_the_statistics():
     rows = torch.randn(100, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     clean, spoiled = ObservationStatistics(3), ObservationStatistics(3)
-    clean.update(rows[2:])
-    spoiled.update(rows.index_fill(0, torch.tensor([0]), float("nan")).index_fill(
-        0, torch.tensor([1]), float("inf")))
+    clean.add(*moments(rows[2:]))
+    spoiled.add(*moments(rows.index_fill(0, torch.tensor([0]), float("nan")).index_fill(
+        0, torch.tensor([1]), float("inf"))))
     assert spoiled.count == clean.count == 98
     assert torch.equal(spoiled.mean, clean.mean)
     assert torch.equal(spoiled.squares, clean.squares)
-    spoiled.update(torch.full((4, 3), float("nan")))
+    spoiled.add(*moments(torch.full((4, 3), float("nan"))))
     assert spoiled.count == 98
     assert all(x.isfinite().all() for x in spoiled.mean_and_inv_std())
 
@@ -47,7 +47,7 @@ def test_normalised_observations_have_mean_zero_and_deviation_one():
     scale = torch.tensor([1.0, 5.0, 50.0, 0.1])
     rows = torch.randn(5000, 4, generator=torch.Generator().manual_seed(1)) * scale + 7
     statistics = ObservationStatistics(4)
-    statistics.update(rows)
+    statistics.add(*moments(rows))
     mean, inv_std = statistics.mean_and_inv_std()
     normal = (rows - mean) * inv_std
     assert mean.dtype == inv_std.dtype == torch.float32
@@ -63,18 +63,18 @@ def test_before_the_first_update_normalisation_is_the_identity():
 
 def test_a_constant_feature_has_a_bounded_scale():
     statistics = ObservationStatistics(1)
-    statistics.update(torch.full((100, 1), 255, dtype=torch.uint8))
+    statistics.add(*moments(torch.full((100, 1), 255, dtype=torch.uint8)))
     assert statistics.mean_and_inv_std()[1] == pytest.approx(LEAST_VARIANCE**-0.5)
 
 
 def test_restored_observation_statistics_go_on_alike_and_share_nothing():
     a, b = ObservationStatistics(2), ObservationStatistics(2)
-    a.update(torch.rand(10, 2))
+    a.add(*moments(torch.rand(10, 2)))
     b.load_state_dict(a.state_dict())
     more = torch.rand(7, 2)
-    a.update(more)
+    a.add(*moments(more))
     assert b.count == 10
-    b.update(more)
+    b.add(*moments(more))
     assert torch.equal(a.mean, b.mean)
     assert torch.equal(a.squares, b.squares)
 

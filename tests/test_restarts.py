@@ -75,17 +75,19 @@ def test_jitter_spreads_the_delay_over_its_upper_half(row):
 
 
 def test_a_run_goes_on_while_enough_producers_are_left():
-    assert enough([8, 8], least=2, batch_slots=16, exact=False, producers=4) is None
+    assert enough([2], slots=8, least=2, batch_slots=16, exact=False, producers=4) is None
+    assert enough([1, 1], slots=8, least=2, batch_slots=16, exact=False, producers=4) is None
 
 
 @pytest.mark.parametrize(
     ("left", "least", "exact", "why"),
     [
-        ([8], 2, False, "1 of 4 producers are left; the run needs 2 (supervisor.min_producers)"),
-        ([8, 7], 1, False, "the rings left hold 15 slots; a batch needs 16"),
-        ([], 1, False, "0 of 4 producers are left; the run needs 1 (supervisor.min_producers)"),
-        ([8, 8, 8], 1, True, "a batch of mode sync or lagged needs slots of every producer"),
+        ([1], 2, False, "1 of 4 producers are left; the run needs 2 (supervisor.min_producers)"),
+        ([1], 1, False, "the rings left hold 8 slots; a batch needs 16"),
+        ([2, 0], 1, False, "the rings left to one learner hold 0 slots; a batch needs 8 of it"),
+        ([0], 1, False, "0 of 4 producers are left; the run needs 1 (supervisor.min_producers)"),
+        ([3], 1, True, "a batch of mode sync or lagged needs slots of every producer"),
     ],
 )
 def test_a_run_ends_when_too_few_are_left_to_fill_a_batch(left, least, exact, why):
-    assert enough(left, least=least, batch_slots=16, exact=exact, producers=4) == why
+    assert enough(left, slots=8, least=least, batch_slots=16, exact=exact, producers=4) == why

@@ -340,7 +340,7 @@ def test_an_examination_looks_at_every_step_forward_and_backward():
 
         def backward():
             outcome.backward()
-            assert updater.optimizer._gradients[0].any()
+            assert updater.optimizer.gradients[0].any()
 
         return outcome._replace(backward=backward)
 
@@ -349,7 +349,7 @@ def test_an_examination_looks_at_every_step_forward_and_backward():
     updater.examine(Batch([on], device=CPU))
     rewards = torch.cat(looked, 1)
     assert torch.equal(rewards, torch.from_numpy(on.fields["reward"]))
-    assert not updater.optimizer._gradients[0].any()
+    assert not updater.optimizer.gradients[0].any()
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])

@@ -186,6 +186,7 @@ def run_learner(order, owner):
 
 def main(owner):
     import torch
+    import torch.distributed
 
     from consumers import learner  # noqa: F401 - to have it
 

@@ -1,0 +1,247 @@
+"""Two learners are one: the same weights to the last bit, and together what one would have trained. Whichever
+of them dies, and whenever, both go on at the same version."""
+
+import os
+import random
+import signal
+import time
+
+import pytest
+import torch
+from liverun import LiveRun, equal
+from zygote import Zygote
+
+from consumers import shelf
+
+TWO = "learner.count=2"
+ASYNC = ("mode=async", "staleness.limit=1", "stop.versions=30")
+KILLS = int(os.environ.get("HEADRACE_KILLS", "6"))  # at random moments of one run
+
+
+@pytest.fixture(scope="module")
+def zygote():
+    torch.set_num_threads(1)
+    made = Zygote()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def live(tmp_path, zygote):
+    """Makes runs, each in a folder of its own; afterwards nothing of them is left."""
+    made = []
+
+    def make(*overrides, after=None, **options):
+        """`after`: in the run directory of an earlier one, whose memory is gone."""
+        if after is not None:
+            after.close()
+        folder = tmp_path / f"{len(made)}" if after is None else after.folder
+        made.append(LiveRun(folder, zygote, *overrides, **options))
+        return made[-1]
+
+    yield make
+    for run in made:
+        run.close()
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory, zygote):
+    """What a run of two learners comes to that nobody disturbs."""
+    run = LiveRun(tmp_path_factory.mktemp("whole"), zygote, TWO)
+    try:
+        run.start()
+        assert run.finish() == 0
+        run.check_books()
+        yield run.saved()
+    finally:
+        run.close()
+
+
+def check_equal(run, expected):
+    saved = run.saved()
+    assert equal(saved.policy, expected.policy)
+    for name in ("version", "steps", "updates", "sgd_steps", "samples", "score"):
+        assert saved.state[name] == expected.state[name], name
+    check_versions(run)
+
+
+def check_versions(run):
+    """Every batch made one version and every version one batch, of slots of both learners."""
+    run.check_books()
+    counts, saved = run.counters(), run.saved()
+    assert counts["version"] == counts["updates"] == saved.version
+    assert counts["slots"] == 4 * saved.version
+    for ring in run.rings:
+        assert ring.books()["consumed"] == 2 * saved.version
+
+
+def test_two_learners_repeat_bit_for_bit_and_the_weights_are_the_same_in_both(live, uninterrupted):
+    run = live(TWO)
+    run.start()
+    assert run.finish() == 0  # they end by themselves where their weights differ
+    check_equal(run, uninterrupted)
+
+
+WHOLE_BATCH = ("learner.minibatches=1", "learner.normalize_advantage=false", "stop.versions=6")
+
+
+def test_two_learners_train_what_one_would_but_for_rounding(live):
+    found = []
+    for count in (1, 2):
+        run = live(f"learner.count={count}", *WHOLE_BATCH, "policy.normalize_obs=false")
+        run.start()
+        assert run.finish() == 0
+        found.append(run.saved())
+        figures = run.lines()[-1]
+        assert (figures["sgd_steps"], figures["samples"]) == (2, 2 * 4 * 8 * 8 - 2 * skipped(run))
+    one, two = found
+    assert not equal(one.policy, two.policy), "else it would have been one learner"
+    assert one.state["steps"] == two.state["steps"]
+    assert one.state["score"]["episodes"] == two.state["score"]["episodes"]
+    for name, weights in one.policy.items():
+        torch.testing.assert_close(two.policy[name], weights, rtol=1e-4, atol=1e-5)
+
+
+def skipped(run):
+    """Agent-steps of the last batch that only reset."""
+    lines = run.lines()
+    return 4 * 8 * 8 - (lines[-1]["steps"] - lines[-2]["steps"])
+
+
+POINTS = ["train:1", "publish:3", "published:3", "counted:3", "ack:4"]
+
+
+@pytest.mark.parametrize("whose", [0, 1], ids=["leader", "follower"])
+@pytest.mark.parametrize("point", POINTS)
+def test_whoever_is_killed_at_a_chosen_point_both_go_on_bit_for_bit(live, uninterrupted, point, whose):
+    if (point, whose) == ("published:3", 1):
+        pytest.skip("only the first has books to show")
+    run = live(TWO)
+    run.start(point, whose=whose)
+    assert not run.until(lambda: False), "it dies at that point"
+    assert run.bury() == -9
+    run.learner()
+    assert run.finish() == 0
+    check_equal(run, uninterrupted)
+    assert run.counters()["resumes"] == 1
+
+
+@pytest.mark.parametrize("mode", [(), ASYNC], ids=["sync", "async"])
+def test_killed_by_turns_at_random_moments_no_version_is_lost(live, mode):
+    rng = random.Random(7)
+    run = live(TWO, *mode, f"stop.versions={6 * KILLS}")
+    run.start()
+    for kill in range(KILLS):
+        version = run.counters()["version"]
+        assert run.until(lambda version=version: run.counters()["version"] > version)
+        if run.counters()["stop_request"]:
+            break
+        time.sleep(rng.random() * 0.03)
+        run.kill(kill % 2)
+        run.learner()
+    assert run.kills > 2
+    assert run.finish() == 0
+    check_versions(run)
+    assert run.counters()["lag_max"] <= len(mode)
+
+
+def test_a_slot_that_kills_its_learner_is_set_aside_and_none_of_the_others(live):
+    run = live(TWO, *ASYNC)
+    poison = "poison:2"  # sequence 2 of ring 0
+    run.start(poison)
+    deaths = 0
+    while not run.until(lambda: run.counters()["updates"] > 6):
+        assert run.bury() == -9
+        deaths += 1
+        run.learner(poison)
+    assert deaths == 3
+    assert run.finish() == 0
+    assert [ring.books()["dropped"]["bad"] for ring in run.rings] == [1, 0]
+    run.check_books()
+
+
+def test_a_part_of_a_batch_that_cannot_be_had_any_more_is_a_roll_back_of_all(live):
+    run = live(TWO)
+    poison = "poison:6"
+    run.start(poison)
+    while not run.until(lambda: run.counters()["rollbacks"]):
+        assert run.bury() == -9
+        run.learner(poison)
+    assert run.finish() == 0
+    run.check_books()
+    told = [event for event in run.events() if event["event"] == "rolled_back"]
+    assert [(event["from_version"], event["version"], event["steps"]) for event in told] == [(3, 4, 0)]
+    assert (run.saved().version, run.counters()["rollbacks"]) == (14, 1)
+
+
+@pytest.mark.parametrize("whose", [0, 1], ids=["leader", "follower"])
+def test_steps_that_are_not_finite_for_one_are_skipped_and_taken_back_by_both(live, whose):
+    run = live(TWO, *ASYNC, "learner.nonfinite_steps=5", "learner.nonfinite_rollbacks=1")
+    run.start("nan:3", whose=whose)
+    assert not run.until(lambda: False)
+    assert run.bury() == 75
+    assert "1 roll-backs" in (run.folder / "logs" / "learner-0.log").read_text()
+    assert run.counters()["rollbacks"] == 1
+    slots = [event["slots"] for event in run.events() if event["event"] == "nonfinite"]
+    assert all({ring for ring, _ in one} == {0, 1} for one in slots), "of both, whose minibatch it was"
+    assert run.saved().version == 0, "no checkpoint of what is not good"
+
+
+def test_from_a_checkpoint_with_worlds_two_learners_go_on_bit_for_bit(live, uninterrupted):
+    first = live(TWO, "stop.versions=6")
+    first.start()
+    assert first.finish() == 0
+    saved = first.saved()
+    assert (saved.version, saved.state["worlds"]) == (6, "exact")
+    run = live(TWO, after=first, worlds=saved.worlds)
+    run.start(resume=shelf.latest(first.folder / "checkpoints"))
+    assert run.finish() == 0
+    assert equal(run.saved().policy, uninterrupted.policy)
+    assert run.saved().state["score"] == uninterrupted.state["score"]
+
+
+def test_one_learner_goes_on_where_two_have_been_and_the_other_way_round(live):
+    first = live(TWO, *ASYNC[:2], "stop.versions=4")
+    first.start()
+    assert first.finish() == 0
+    second = live(*ASYNC[:2], "stop.versions=10", after=first)
+    second.start(resume=shelf.latest(first.folder / "checkpoints"))
+    assert second.finish() == 0
+    third = live(TWO, *ASYNC[:2], "stop.versions=14", after=second)
+    third.start(resume=shelf.latest(second.folder / "checkpoints"))
+    assert third.finish() == 0
+    assert third.saved().state["updates"] == third.saved().version - 2, "two roll-backs made one each"
+    third.check_books()
+
+
+def test_a_recurrent_policy_trains_with_two_learners(live):
+    run = live(TWO, "policy.recurrent=mingru", "policy.recurrent_width=8", "stop.versions=6")
+    run.start("train:3", whose=1)
+    assert not run.until(lambda: False)
+    assert run.bury() == -9
+    run.learner()
+    assert run.finish() == 0
+    check_versions(run)
+    lines = run.lines()
+    assert all(line["update_ratio"] > 0 for line in lines)
+    assert all(line["audit_label_error"] <= line["audit_label_tolerance"] for line in lines)
+
+
+def test_a_learner_that_loses_another_waits_to_be_ended_and_says_why(live):
+    run = live(TWO, "stop.versions=1000000")
+    run.start()
+    assert run.until(lambda: run.counters()["updates"] > 2)
+    os.kill(run.pids[1], signal.SIGKILL)
+    log = run.folder / "logs" / "learner-0.log"
+    deadline = time.monotonic() + 240
+    while "learner 0 has lost another one" not in log.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    before = run.control.process(run.table.learner).heartbeat_ns
+    while run.control.process(run.table.learner).heartbeat_ns == before:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert run.bury() == -9
+    run.learner()
+    assert run.stop() == 0
+    run.check_books()
