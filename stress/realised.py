@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from stress.inference import LEVEL, t_quantile, t_tail
+from stress.contrasts import LEAST_PAIRS, signed
+from stress.inference import LEVEL, holm, t_quantile, t_tail
 from stress.records import Arm, Cell, Records
 
 MARGIN = 0.05  # of a solved task's score: what counts as explained
@@ -17,18 +18,27 @@ MARGIN = 0.05  # of a solved task's score: what counts as explained
 
 def lay(records: Records) -> list[dict[str, Any]]:
     """One entry an asynchronous arm: its realised lag, its score beside what exact lag gives at that mean,
-    and a verdict. Both scores are the area under the curve over equal steps."""
-    found = []
-    for arm, cells in records.arms.items():
-        if arm.mode == "async":
-            found.append(_one(records, arm, cells))
+    and a verdict after Holm's correction. Both scores are the area under the curve over equal steps."""
+    found = [_beside(records, arm, cells) for arm, cells in records.arms.items() if arm.mode == "async"]
+    judged = [entry for entry in found if "p_equal" in entry]
+    equal, differ = (holm([entry[name] for entry in judged]) for name in ("p_equal", "p_differ"))
+    for entry, p_equal, p_differ in zip(judged, equal, differ):
+        entry["outcome"] = (
+            "lag explains it"
+            if p_equal <= LEVEL
+            else "something else"
+            if p_differ <= LEVEL
+            else "not decided"
+        )
+        entry["words"] = _words(entry)
     return found
 
 
-def _one(records: Records, arm: Arm, cells: Sequence[Cell]) -> dict[str, Any]:
+def _beside(records: Records, arm: Arm, cells: Sequence[Cell]) -> dict[str, Any]:
+    """What is compared; with both p values where it can be judged, else with the reason in words."""
     done = [cell for cell in cells if not cell.failed]
     lag = _mean([cell.lag_mean for cell in done])
-    curve = {a.lag: c for a, c in records.arms.items() if _same(a, arm)}
+    curve = _curve(records, arm)
     entry: dict[str, Any] = {
         **arm._asdict(),
         "seeds": len(cells),
@@ -45,45 +55,47 @@ def _one(records: Records, arm: Arm, cells: Sequence[Cell]) -> dict[str, Any]:
         "outcome": "not decided",
         "curve": [{"lag": k, "area": _mean([cell.area for cell in c])} for k, c in sorted(curve.items())],
     }
-    ends = _around(sorted(curve), lag)
+    if not done:
+        return entry | {"words": "No run that did not fail."}
     if any(cell.ended_early for cell in done):
-        entry["words"] = "Its score ended these runs before their budget did: their areas cannot be compared."
-        return entry
-    if ends is None or len(cells) < 2:
-        entry["words"] = (
-            f"No exact lags on both sides of {lag:.2f} to compare with." if done else "No run yet."
-        )
-        return entry
+        return entry | {"words": "Its score ended these runs before their budget: areas cannot be compared."}
+    ends = _around(sorted(curve), lag)
+    if ends is None:
+        return entry | {"words": f"No exact lags on both sides of {lag:.2f} to compare with."}
     (below, above), share = ends
-    parts = [(1.0, cells)]
-    parts += [(share - 1, curve[below]), (-share, curve[above])] if below != above else [(-1.0, curve[below])]
+    if min(len(cells), len(curve[below]), len(curve[above])) < LEAST_PAIRS:
+        return entry | {"words": f"Fewer than {LEAST_PAIRS} seeds decide nothing."}
+    parts = [(1.0, cells), (share - 1, curve[below]), (-share, curve[above])]
     difference, error, freedom = _combined(parts)
-    half = t_quantile(0.025, freedom) * error if error else 0.0
-    entry |= {
-        "predicted": entry["area"] - difference, "difference": difference,
-        "low": difference - half, "high": difference + half,
-    }  # fmt: skip
-    entry["outcome"] = outcome = _judge(difference, error, freedom)
-    entry["words"] = {
-        "lag explains "
-        "it": f"Its mean lag of {lag:.2f} explains how it did: equal within ±{MARGIN:g} to exact "
-        "lag of that size.",
-        "something else": f"Its mean lag of {lag:.2f} does not explain how it did: it is "
-        f"{'better' if difference > 0 else 'worse'} than exact lag of that size by {abs(difference):.3f} "
-        f"[{difference - half:+.3f}, {difference + half:+.3f}].",
-        "not decided": f"Whether its mean lag of {lag:.2f} explains how it did is not decided: "
-        f"{difference:+.3f} [{difference - half:+.3f}, {difference + half:+.3f}] from exact lag of that "
-        "size.",
-    }[outcome]
-    return entry
+    half = t_quantile(0.025, freedom) * error
+    inside = MARGIN - abs(difference)
+    return entry | {
+        "predicted": entry["area"] - difference,
+        "difference": difference,
+        "low": difference - half,
+        "high": difference + half,
+        "p_equal": t_tail(inside / error, freedom) if error else float(inside <= 0),
+        "p_differ": 2 * t_tail(abs(difference) / error, freedom) if error else float(difference == 0),
+        "rates": sorted({cell.arm.learning_rate for end in (below, above) for cell in curve[end]}),
+    }
 
 
-def _judge(difference: float, error: float, freedom: float) -> str:
-    if error == 0:
-        return "lag explains it" if abs(difference) < MARGIN else "something else"
-    if t_tail((MARGIN - abs(difference)) / error, freedom) <= LEVEL:
-        return "lag explains it"
-    return "something else" if 2 * t_tail(abs(difference) / error, freedom) <= LEVEL else "not decided"
+def _words(entry: Mapping[str, Any]) -> str:
+    lag, difference = f"mean lag of {entry['lag_mean']:.2f}", entry["difference"]
+    numbers = f"{signed(difference)} [{signed(entry['low'])}, {signed(entry['high'])}]"
+    if entry["outcome"] == "lag explains it":
+        said = (
+            f"Its {lag} explains how it did: equal within ±{MARGIN:g} to exact lag of that size ({numbers})."
+        )
+    elif entry["outcome"] == "something else":
+        word = "better" if difference > 0 else "worse"
+        said = f"Its {lag} does not explain how it did: {word} than exact lag of that size ({numbers})."
+    else:
+        said = f"Whether its {lag} explains how it did is not decided: {numbers} from exact lag of that size."
+    if entry["rates"] != [entry["learning_rate"]]:
+        others = " and ".join(f"{rate:g}" for rate in entry["rates"])
+        said += f" Their learning rates differ: {entry['learning_rate']:g} against {others}."
+    return said
 
 
 def _combined(parts: Sequence[tuple[float, Sequence[Cell]]]) -> tuple[float, float, float]:
@@ -98,6 +110,16 @@ def _combined(parts: Sequence[tuple[float, Sequence[Cell]]]) -> tuple[float, flo
             variance += part
             below += part**2 / (areas.size - 1)
     return value, math.sqrt(variance), variance**2 / below if below else 1.0
+
+
+def _curve(records: Records, arm: Arm) -> dict[int, list[Cell]]:
+    """The cells of exact lags of the same arm, by lag; of several learning rates those of its own."""
+    found: dict[int, list[Cell]] = {}
+    for exact, cells in records.arms.items():
+        own = exact.learning_rate == arm.learning_rate
+        if _same(exact, arm) and (own or records.apart(exact) is None):
+            found[exact.lag] = cells
+    return found
 
 
 def _same(exact: Arm, arm: Arm) -> bool:

@@ -261,13 +261,13 @@ class Records:
         return arm.learning_rate if arm.family in self._several else None
 
     def name(self, arm: Arm) -> str:
-        """The arm's correction, and what else tells it from others of its task and mode."""
+        """The arm's correction, and in what else it differs from most of its task and mode."""
         fellows = [a for a in self.arms if (a.task, a.mode, a.purpose) == (arm.task, arm.mode, arm.purpose)]
-        extra = [
-            f"{getattr(arm, key)} {key}"
-            for key in ("epochs", "learners")
-            if len({getattr(fellow, key) for fellow in fellows}) > 1
-        ]
+        extra = []
+        for key in ("epochs", "learners"):
+            own, most = getattr(arm, key), Counter(getattr(a, key) for a in fellows).most_common(1)[0][0]
+            if own != most:
+                extra.append(f"{own} {key if own != 1 else key.removesuffix('s')}")
         rate = [] if self.apart(arm) is None else [f"rate {arm.learning_rate:g}"]
         return ", ".join([arm.correction, *extra, *rate])
 

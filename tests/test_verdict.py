@@ -283,6 +283,14 @@ def test_something_else_is_at_work_where_exact_lag_does_better():
     assert asynchronous(0.85, lag=5.0)["outcome"] == "not decided"  # beyond all exact lags
 
 
+def test_learning_rates_that_differ_are_told_beside_realised_lag():
+    exact = [cell for k in (1, 2) for cell in runs("ppo", k, 0.9)]
+    free = runs("ppo", 4, 0.9, mode="async", realised_lag=1.5, learning_rate=0.0003)
+    (found,) = say([*exact, *free], ())["realised"]
+    assert "learning rates differ: 0.0003 against 0.001" in found["words"]
+    assert "differ" not in asynchronous(0.85)["words"]
+
+
 def test_runs_that_ended_at_their_score_are_not_laid_beside_runs_of_the_whole_budget():
     exact = [cell for k in (0, 1) for cell in runs("ppo", k, 1.0)]
     short = [
