@@ -169,7 +169,7 @@ class Lineage:
         self.intake.drop_leased("rollback")
         if folder is None:
             return
-        facts = {f"from_{name}": n for name, n in before.items()}
+        facts: dict[str, Any] = {f"from_{name}": n for name, n in before.items()}
         facts |= {"version": self.version, "steps": self.books.steps, "checkpoint": folder.name}
         self.books.event("rolled_back", why=why, **facts, **seen)
 

@@ -51,15 +51,14 @@ def test_two_learners_train_to_a_score_and_either_may_be_killed_on_the_way(start
     assert "all learners end; starts again at once" in run.told()
 
 
+@pytest.mark.soak
 def test_a_hung_learner_is_found_beside_one_that_waits_for_it(start):
     run = start(TWO, "supervisor.hung_seconds=6", "supervisor.abort_seconds=0.5")
     both_up(run)
     control, _ = run.attach()
-    for index in (1, 0):
-        pid = run.kill("learner", index, signal.SIGSTOP)
-        run.when(lambda index=index: [one for one in run.events("hung") if one["index"] == index])
-        run.until(lambda status: "running" == status["processes"][3]["state"] == status["processes"][2]["state"]
-                  and run.pid("learner", index) != pid)  # fmt: skip
+    for hangs, index in enumerate((1, 0)):
+        run.kill("learner", index, signal.SIGSTOP)
+        run.until(lambda status, hangs=hangs: status["restarts"]["learner"] == 2 * (hangs + 1))
         goes_on(run, control)
     assert [(one["role"], one["index"]) for one in run.events("hung")] == [("learner", 1), ("learner", 0)]
     summary = stop(run)
