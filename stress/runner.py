@@ -71,6 +71,8 @@ class Runner:
             for cells in self.matrix.stages:
                 self.plan()
                 self._stage([cell for cell in cells(self.rates) if self._wanted(cell)])
+            self._next_show = 0.0
+            self._show()
         finally:
             self._give_up()
             self._pool.close()
