@@ -48,9 +48,8 @@ def main() -> None:
     found = measure(options.count, options.seconds, options.rounds, options.overrides)
     for learners, rates in found["steps_per_second"].items():
         spent = ", ".join(f"{name} {share:.0%}" for name, share in found["time"][learners].items())
-        print(
-            f"{learners} learner(s): {' '.join(f'{rate:,.0f}' for rate in rates)} steps/s; of its time: {spent}"
-        )
+        shown = " ".join(f"{rate:,.0f}" for rate in rates)
+        print(f"{learners} learner(s): {shown} steps/s; of its time: {spent}")
     ratios = found["ratio"]
     print(f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
     if options.json:

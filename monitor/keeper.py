@@ -159,8 +159,8 @@ class Keeper:
             one.due = now + delay
             if delay:
                 self.roster.mark(one, "backoff")
-        text += "; all learners end" if len(together) > 1 else ""
-        self.warn(f"{text}; starts again {f'in {delay:.1f} s' if delay else 'at once'}")
+        who = "starts" if len(together) == 1 else "all learners start"
+        self.warn(f"{text}; {who} again {f'in {delay:.1f} s' if delay else 'at once'}")
 
     def _give_up(self, member: Member, text: str) -> None:
         """A process failed for good; the run goes on without a producer that it can spare."""

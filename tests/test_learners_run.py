@@ -48,7 +48,7 @@ def test_two_learners_train_to_a_score_and_either_may_be_killed_on_the_way(start
     roles = [(one["role"], one["index"]) for one in summary["processes"]]
     assert roles == [("producer", 0), ("producer", 1), ("learner", 0), ("learner", 1), ("exporter", 0)]
     assert "learner 1" in run.told()
-    assert "all learners end; starts again at once" in run.told()
+    assert "died of SIGKILL; all learners start again at once" in run.told()
 
 
 @pytest.mark.soak
