@@ -167,7 +167,8 @@ def _scores(contrast: Contrast, pairs: Mapping[tuple[str, int], tuple[Cell, Cell
     contrast.means = float(np.sort(x, 0).mean()), float(np.sort(y, 0).mean())
     contrast.estimate = bootstrap(x - y, mean, resamples=resamples)
     contrast.improvement = bootstrap_pair(x, y, resamples=min(resamples, 2000))
-    contrast.failed = tuple(sum(pair[i].failed for pair in pairs.values()) for i in (0, 1))  # type: ignore[assignment]
+    lost = [[cell.failed for cell in pair] for pair in pairs.values()]
+    contrast.failed = sum(one for one, _ in lost), sum(other for _, other in lost)
     contrast.p, contrast.p_signs = paired_t(d).p, sign_flips(d)
     if contrast.kind == "equivalence":
         assert contrast.margin is not None
@@ -189,7 +190,7 @@ def score(cell: Cell, metric: str) -> float:
 
 
 def _times(contrast: Contrast, pairs: list[tuple[Cell, Cell]], resamples: int) -> None:
-    """Wall clock, where both sides have one, else a run that failed is charged the longest time of any."""
+    """A run that never got there is charged all its time, one that failed the longest of any."""
     longest = max(cell.seconds for pair in pairs for cell in pair)
     columns = []
     for i in (0, 1):
@@ -263,12 +264,10 @@ def sentence(contrast: Contrast) -> str:
         notes.append(f"fewer than {LEAST_PAIRS} decide nothing")
     if c.left_out:
         notes.append(f"{c.left_out} cells were thrown out")
-    seeds = f"{c.seeds} paired seed{'s' if c.seeds > 1 else ''}"
-    return (
-        f"{subject}: {_verb(c)}; {number}, {seeds} ({'; '.join(notes)})."
-        if notes
-        else (f"{subject}: {_verb(c)}; {number}, {seeds}.")
-    )
+    if c.unpaired and c.adjusted is None:
+        notes.append(f"{c.unpaired} more have only one of the two")
+    evidence = f" ({'; '.join(notes)})" if notes else ""
+    return f"{subject}: {_verb(c)}; {number}, {c.seeds} paired seed{'s' if c.seeds > 1 else ''}{evidence}."
 
 
 def _verb(contrast: Contrast) -> str:
@@ -293,8 +292,7 @@ def _ratio(interval: Interval) -> str:
 
 
 def _paired(a: Sequence[Cell], b: Sequence[Cell]) -> tuple[dict[tuple[str, int], tuple[Cell, Cell]], int]:
-    """Cells of both sides by task and seed, and how many have no fellow. Where the sides are of one task each
-    it is their seeds that pair them."""
+    """Cells of both sides by task and seed, and how many have no fellow."""
     one, other = ({(cell.task.name, cell.seed): cell for cell in side} for side in (a, b))
     both = {key: (one[key], other[key]) for key in sorted(one.keys() & other.keys())}
     return both, len(one.keys() ^ other.keys())

@@ -22,8 +22,8 @@ METHOD = (
     "Equal: two one-sided t-tests exclude a difference of the margin or more, at 5 %. Nearly free at a lag: "
     "equal to lag 0 in the area under the curve.",
     "Realised lag: the mean area of the asynchronous runs against the two exact lags around their mean lag, "
-    "in proportion. Lag explains them if two one-sided tests exclude a difference of the margin; something else "
-    "does if they differ; both after Holm's correction over all such arms.",
+    "in proportion. Lag explains them if two one-sided tests exclude a difference of the margin; something "
+    "else does if they differ; both after Holm's correction over all such arms.",
     "Times: the expected time under restarts, which is all time spent over the number of runs that reached "
     "the threshold. Runs that never did count with all their time. A ratio is decided if its 95 % interval "
     "excludes 1.",
