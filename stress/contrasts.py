@@ -29,6 +29,7 @@ from stress.statistics import (
     ratio_of_times,
 )
 
+SIGNS_FROM = 6  # pairs: of fewer all signs together cannot reach the level
 LEAST_PAIRS = 5  # fewer decide nothing, however small their p: it rests on a spread that they hardly know
 METRICS = {
     "final": "final score",
@@ -212,11 +213,7 @@ def _outcome_of_times(contrast: Contrast) -> str:
 
 
 def _different(contrast: Contrast) -> str:
-    if contrast.adjusted is None:
-        decided = max(contrast.p, contrast.p_signs) <= LEVEL
-    else:
-        decided = contrast.adjusted <= LEVEL
-    if not decided:
+    if not (_differs(contrast) if contrast.adjusted is None else contrast.adjusted <= LEVEL):
         return "not decided"
     up = contrast.estimate.estimate > 0
     return "better" if up != (contrast.metric == TIME) else "worse"
@@ -227,8 +224,13 @@ def _equal(contrast: Contrast) -> str:
     if p <= LEVEL:
         return "equal"
     assert contrast.margin is not None
-    apart = max(contrast.p, contrast.p_signs) <= LEVEL and contrast.adjusted is None
-    return _different(contrast) if apart else "not decided"
+    return _different(contrast) if contrast.adjusted is None else "not decided"
+
+
+def _differs(contrast: Contrast) -> bool:
+    """By the tests of a contrast that stands alone."""
+    agreed = contrast.seeds < SIGNS_FROM or contrast.p_signs <= LEVEL
+    return contrast.p <= LEVEL and agreed
 
 
 def sentence(contrast: Contrast) -> str:

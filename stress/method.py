@@ -15,10 +15,10 @@ METHOD = (
     "or not it recovered.",
     "Interquartile mean, optimality gap, probability of improvement, performance profiles and stratified "
     "percentile bootstrap: rliable's definitions (Agarwal et al. 2021).",
-    "A difference is the mean over paired seeds. A contrast named beforehand is decided if both Student's t "
-    "on the pairs and the test that flips their signs give p ≤ 0.05; all others by t after Holm's "
-    "correction, with one family for each question. Fewer than five pairs decide nothing, and are in no "
-    "family.",
+    "A difference is the mean over paired seeds. A contrast named beforehand is decided if Student's t on "
+    "the pairs gives p ≤ 0.05 and, from six pairs on, the test that flips their signs too; all others by t "
+    "after Holm's correction, with one family for each question. Fewer than five pairs decide nothing, and "
+    "are in no family.",
     "Equal: two one-sided t-tests exclude a difference of the margin or more, at 5 %. Nearly free at a lag: "
     "equal to lag 0 in the area under the curve.",
     "Realised lag: the mean area of the asynchronous runs against the two exact lags around their mean lag, "
