@@ -242,7 +242,7 @@ def sentence(contrast: Contrast) -> str:
     subject = f"{c.a} against {c.b}, {METRICS.get(c.metric, c.metric)}"
     notes = []
     if c.kind == "ratio":
-        number = f"ratio of times {_ratio(c.estimate)}"
+        number = _times_in_words(c)
         if any(c.failed):
             notes.append(f"{c.failed[0]} and {c.failed[1]} of them never got there and count as failures")
         if c.shared:
@@ -288,9 +288,16 @@ def p_value(p: float) -> str:
     return "< 0.0001" if p < 1e-4 else f"{p:.4f}" if p < 0.01 else f"{p:.2f}"
 
 
-def _ratio(interval: Interval) -> str:
-    estimate, low, high = (f"{x:.2f}" if math.isfinite(x) else "∞" for x in interval)
-    return f"{estimate} [{low}, {high}]"
+def _times_in_words(contrast: Contrast) -> str:
+    never = [lost == contrast.seeds for lost in contrast.failed]
+    if any(never):
+        return (
+            "neither ever got there"
+            if all(never)
+            else f"the {'first' if never[0] else 'second'} never got there"
+        )
+    estimate, low, high = (f"{x:.2f}" if math.isfinite(x) else "∞" for x in contrast.estimate)
+    return f"ratio of times {estimate} [{low}, {high}]"
 
 
 def _paired(a: Sequence[Cell], b: Sequence[Cell]) -> tuple[dict[tuple[str, int], tuple[Cell, Cell]], int]:

@@ -171,11 +171,11 @@ def wall_clock(report: Report) -> str:
         [arm["task"], clock_name(arm), number(arm["steps_per_second"], 0),
          number(arm["seconds_to_threshold"], 1), f"{arm['reached']} of {len(arm['seeds'])}",
          number(arm["steps_to_threshold"], 0), number(arm["lag_mean"], 2),
-         number(arm["dropped_steps"]), arm["exclusive"]]
+         number(arm["lag_max"], 0), number(arm["dropped_steps"]), arm["exclusive"]]
         for arm in arms
     ]  # fmt: skip
     columns = ("task", "arm", "steps/s", "expected seconds to the threshold", "reached it", "expected steps",
-               "mean lag", "steps dropped", "had the machine alone")  # fmt: skip
+               "mean lag", "largest lag", "steps dropped", "had the machine alone")  # fmt: skip
     return "".join([
         paragraph("These had the whole machine. A synchronous run uses every core in both of its phases."),
         legend([(name, i % charts.SHADES) for i, name in enumerate(names)]),

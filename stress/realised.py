@@ -17,9 +17,14 @@ MARGIN = 0.05  # of a solved task's score: what counts as explained
 
 
 def lay(records: Records) -> list[dict[str, Any]]:
-    """One entry an asynchronous arm: its realised lag, its score beside what exact lag gives at that mean,
-    and a verdict after Holm's correction. Both scores are the area under the curve over equal steps."""
-    found = [_beside(records, arm, cells) for arm, cells in records.arms.items() if arm.mode == "async"]
+    """One entry an asynchronous arm that was run with exact lags as well: its realised lag, its score beside
+    what exact lag gives at that mean, and a verdict after Holm's correction. Both scores are the area under
+    the curve over equal steps."""
+    found = [
+        _beside(arm, cells, curve)
+        for arm, cells in records.arms.items()
+        if arm.mode == "async" and (curve := _curve(records, arm))
+    ]
     judged = [entry for entry in found if "p_equal" in entry]
     equal, differ = (holm([entry[name] for entry in judged]) for name in ("p_equal", "p_differ"))
     for entry, p_equal, p_differ in zip(judged, equal, differ):
@@ -34,11 +39,10 @@ def lay(records: Records) -> list[dict[str, Any]]:
     return found
 
 
-def _beside(records: Records, arm: Arm, cells: Sequence[Cell]) -> dict[str, Any]:
+def _beside(arm: Arm, cells: Sequence[Cell], curve: Mapping[int, Sequence[Cell]]) -> dict[str, Any]:
     """What is compared; with both p values where it can be judged, else with the reason in words."""
     done = [cell for cell in cells if not cell.failed]
     lag = _mean([cell.lag_mean for cell in done])
-    curve = _curve(records, arm)
     entry: dict[str, Any] = {
         **arm._asdict(),
         "seeds": len(cells),

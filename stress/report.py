@@ -42,6 +42,7 @@ def analyse(records: Records, *, resamples: int = RESAMPLES) -> dict[str, Any]:
     primary = contrasts.primary(records, resamples=resamples)
     verdicts = verdict.verdicts(records, resamples=resamples)
     laid = realised.lay(records)
+    clock = _wall_clock(records, resamples)
     found = {
         "study": records.study,
         "state": _state(records),
@@ -50,7 +51,7 @@ def analyse(records: Records, *, resamples: int = RESAMPLES) -> dict[str, Any]:
         "arms": summary.summarize(records, resamples=resamples),
         "tuned": summary.tuned(records),
         "realised": laid,
-        "wall_clock": [contrast.report() for contrast in _wall_clock(records, resamples)],
+        "wall_clock": [contrast.report() for contrast in clock],
         "alarms": alarms.table(records),
         "audits": _audits(records),
         "thrown_out": [_cell(cell) | {"why": why} for cell, why in records.thrown_out],
@@ -60,7 +61,7 @@ def analyse(records: Records, *, resamples: int = RESAMPLES) -> dict[str, Any]:
         "near_free_margin": verdict.near_free_margin(records),
         "resamples": resamples,
     }
-    found["headline"] = headline(records, primary, verdicts, laid)
+    found["headline"] = headline(records, primary, verdicts, laid, clock)
     cleaned = finite(found)
     assert isinstance(cleaned, dict)
     return cleaned
@@ -71,6 +72,7 @@ def headline(
     primary: Sequence[Contrast],
     verdicts: Sequence[verdict.Verdict],
     laid: Sequence[Mapping[str, Any]],
+    clock: Sequence[Contrast],
 ) -> list[str]:
     """What the study says, in a few sentences."""
     said = []
@@ -80,10 +82,11 @@ def headline(
         said.append(
             f"{len(records.thrown_out)} runs were thrown out, since they tell nothing: see the gates."
         )
-    said += _of_primary(primary)
+    said += _by_outcome("Named beforehand", primary)
     for task in records.tasks:
         if sentence := _of_task(task, verdicts):
             said.append(sentence)
+    said += _by_outcome("By the clock, against synchronous training", clock)
     for outcome in ("lag explains it", "something else", "not decided"):
         arms = [f"{one['correction']} on {one['task']}" for one in laid if one["outcome"] == outcome]
         if arms:
@@ -96,22 +99,25 @@ def headline(
     return said
 
 
-def _of_primary(primary: Sequence[Contrast]) -> list[str]:
-    """The contrasts named beforehand, by what came of them."""
+def _by_outcome(which: str, contrasts: Sequence[Contrast]) -> list[str]:
+    """Contrasts by what came of them."""
     said = []
-    for outcome in dict.fromkeys((*OUTCOMES, *(contrast.outcome for contrast in primary))):
+    for outcome in OUTCOMES:
         names = [
             contrast.name if outcome == "no data" else f"{contrast.name} ({_number(contrast)})"
-            for contrast in primary if contrast.outcome == outcome
-        ]  # fmt: skip
+            for contrast in contrasts
+            if contrast.outcome == outcome
+        ]
         if names:
-            said.append(f"Named beforehand, {outcome}: {'; '.join(names)}.")
+            said.append(f"{which}, {outcome}: {'; '.join(names)}.")
     return said
 
 
 def _number(contrast: Contrast) -> str:
     estimate = contrast.estimate.estimate
-    return f"× {estimate:.2f}" if contrast.kind == "ratio" else signed(estimate)
+    if contrast.kind != "ratio":
+        return signed(estimate)
+    return f"× {estimate:.2f}" if 0 < estimate < math.inf else "not both ever got there"
 
 
 def _of_task(task: str, verdicts: Sequence[verdict.Verdict]) -> str:
@@ -152,24 +158,30 @@ def _wall_clock(records: Records, resamples: int) -> list[Contrast]:
     for arm, cells in records.arms.items():
         if arm.purpose != "wall" or arm.mode == "sync":
             continue
-        base = next(
-            (a for a in records.arms if a.mode == "sync" and a.purpose == "wall" and _fellow(a, arm)), None
-        )
-        if base is not None:
-            name = f"{_name(arm)} on {arm.task}"
-            contrast = Contrast(name, "ratio", TIME, f"{_name(arm)} on {arm.task}", _name(base))
+        if (base := _synchronous(records, arm)) is not None:
+            name = f"{_name(records, arm)} on {arm.task}"
+            contrast = Contrast(name, "ratio", TIME, name, _name(records, base))
             found.append(judge(contrast, cells, records.arms[base], resamples=resamples))
     return found
 
 
-def _fellow(base: Arm, arm: Arm) -> bool:
-    return (base.task, base.correction, base.epochs) == (arm.task, arm.correction, arm.epochs)
+def _synchronous(records: Records, arm: Arm) -> Arm | None:
+    """What an arm is compared with by the clock: of several the one of its learning rate."""
+    found = [
+        base
+        for base in records.arms
+        if (base.mode, base.purpose) == ("sync", "wall")
+        and (base.task, base.correction, base.epochs) == (arm.task, arm.correction, arm.epochs)
+    ]
+    same = [base for base in found if base.learning_rate == arm.learning_rate]
+    return same[0] if same else found[0] if len(found) == 1 else None
 
 
-def _name(arm: Arm) -> str:
+def _name(records: Records, arm: Arm) -> str:
     lag = {"async": f" with lag ≤ {arm.lag}", "lagged": f" with lag {arm.lag}"}.get(arm.mode, "")
     learners = f", {arm.learners} learners" if arm.learners > 1 else ""
-    return f"{arm.correction} {arm.mode}{lag}{learners}"
+    rate = "" if records.apart(arm) is None else f", rate {arm.learning_rate:g}"
+    return f"{arm.correction} {arm.mode}{lag}{learners}{rate}"
 
 
 def _state(records: Records) -> dict[str, Any]:

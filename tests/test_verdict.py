@@ -236,8 +236,8 @@ def test_a_run_that_fell_and_recovered_has_fallen_and_not_collapsed():
     assert cell["drawdown"] == pytest.approx(1.0, abs=0.1)
 
 
-def clock(sync_seconds, async_seconds, *, level=1.0, lost=()):
-    sync = [studies.cell(s, mode="sync", purpose="wall", seconds=sync_seconds) for s in SEEDS]
+def clock(sync_seconds, async_seconds, *, level=1.0, sync_level=1.0, lost=()):
+    sync = [studies.cell(s, sync_level, mode="sync", purpose="wall", seconds=sync_seconds) for s in SEEDS]
     fast = [
         studies.cell(
             s, 0.3 if s in lost else level, mode="async", lag=1, purpose="wall", seconds=async_seconds,
@@ -245,7 +245,13 @@ def clock(sync_seconds, async_seconds, *, level=1.0, lost=()):
         )
         for s in SEEDS
     ]  # fmt: skip
-    return say([*sync, *fast], (CLOCK,), resamples=2000)["primary"][0]
+    report = say([*sync, *fast], (CLOCK,), resamples=2000)
+    (beside,) = report["wall_clock"]
+    assert beside["outcome"] == report["primary"][0]["outcome"]
+    assert any(
+        f"By the clock, against synchronous training, {beside['outcome']}" in x for x in report["headline"]
+    )
+    return report["primary"][0]
 
 
 def test_times_to_the_threshold_are_compared_by_their_ratio():
@@ -253,6 +259,7 @@ def test_times_to_the_threshold_are_compared_by_their_ratio():
     assert found["outcome"] == "faster"
     assert found["estimate"][0] == pytest.approx(0.5, abs=0.05)
     assert clock(10.0, 20.0)["outcome"] == "slower"
+    assert "the second never got there" in clock(20.0, 10.0, sync_level=0.4)["sentence"]
     assert clock(20.0, 20.0)["outcome"] == "not decided"
     unsure = clock(20.0, 11.0, lost=(4,))
     assert unsure["estimate"][0] < 1 < unsure["estimate"][2]
