@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import distributed
 
 from consumers import evaluate, learner
 from monitor import procfs
@@ -78,6 +79,8 @@ def perform(order: dict[str, Any], fds: Sequence[int]) -> dict[str, Any]:
         traceback.print_exc()
         return {"error": f"{type(error).__name__}: {error}"}
     finally:
+        if distributed.is_initialized():  # a process with one run leaves that to its end
+            distributed.destroy_process_group()
         for fd in fds:
             os.close(fd)
         gc.collect()  # the cell's memory is mapped as long as anything of it is left

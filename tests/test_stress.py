@@ -162,11 +162,12 @@ def check_cells(cells):
         assert len(cell["diagnostics"]["ratio_ess"]) == len(cell["curve"]["steps"])
 
 
-def check_against_the_supervisor(folder, cells):
+def check_against_the_supervisor(folder, cells, overrides=()):
     """The same run by supervisor.py has the same weights in the end."""
     (cell,) = (cell for cell in cells if cell["learning_rate"] > 1e-20)
     machine = cores.read_machine()
-    (planned,) = (one for one in Matrix(read(folder / "tiny.yaml"), machine).main({}) if one.id == cell["id"])
+    matrix = Matrix(read(folder / "tiny.yaml", overrides), machine)
+    (planned,) = (one for one in matrix.main({}) if one.id == cell["id"])
     prepared = planned.prepare(folder / "alone", machine)
     (folder / "run.yaml").write_text(config.dump_resolved(prepared.config))
     done = supervise(folder, "run.yaml", "evaluate.episodes=0")
@@ -207,6 +208,21 @@ def test_a_cell_that_hangs_has_failed(study):
     assert run.end() == 0, run.said()
     (cell,) = run.cells()
     assert cell["why"].startswith("nothing moved for 3 s (study.hung_seconds): ")
+
+
+@pytest.mark.soak
+def test_cells_of_several_learners_follow_each_other_and_are_what_the_supervisor_gives(study, tmp_path):
+    overrides = (
+        "base.producers.count=2",
+        "base.learner.batch_slots=2",
+        "matrix.frozen.learners=[2]",
+        "matrix.frozen.seeds=[1]",
+        "matrix.moving.learners=[2]",
+    )
+    run = study(*overrides)
+    assert run.end() == 0, run.said()
+    assert [(cell["status"], cell["learners"]) for cell in run.cells()] == [("done", 2)] * 5
+    check_against_the_supervisor(tmp_path, run.cells(), overrides)
 
 
 def test_nobody_runs_a_study_twice_at_once(study):
