@@ -88,6 +88,28 @@ def as_policy(run, flat):
     return model.state_dict()
 
 
+TOGETHER = {**ARMS, "ess": ("learner.correction=tis", "learner.ess_learning_rate=true")}
+
+
+@pytest.mark.parametrize("arm", TOGETHER)
+def test_two_learners_have_one_anchor_and_one_rate_and_train_what_one_would(live, arm):
+    whole_batch = ("learner.minibatches=1", "learner.normalize_advantage=false", "policy.normalize_obs=false")
+    lagged = ("mode=lagged", "staleness.exact=2", "stop.versions=6")
+    found = []
+    for count in (1, 2):
+        run = live(f"learner.count={count}", *whole_batch, *lagged, *TOGETHER[arm])
+        run.start()
+        assert run.finish() == 0
+        found.append((run.saved(), run.lines()))
+    (one, told), (two, told_by_two) = found
+    assert not equal(one.policy, two.policy), "else it would have been one learner"
+    for name, weights in one.policy.items():
+        torch.testing.assert_close(two.policy[name], weights, rtol=1e-4, atol=1e-5)
+    for a, b in zip(told, told_by_two, strict=True):
+        assert a["learning_rate"] == pytest.approx(b["learning_rate"], rel=1e-5)
+        assert a["warm_up"] == b["warm_up"]
+
+
 def test_a_snapshot_has_room_for_the_anchor(tmp_path):
     (tmp_path / "live.yaml").write_text(RUN)
     plain, anchored = (prepare(str(tmp_path / "live.yaml"), list(arm)) for arm in ((), ARMS["target"]))
