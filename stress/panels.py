@@ -39,12 +39,14 @@ def heat_maps(report: Report) -> str:
             continue
         parts.append(f'<h3>{escape(task)}</h3><div class="panels wide">')
         marks = _marks(report, task)
+        budget = float(report["study"]["tasks"][task]["steps"])
         for title, key, words, low, high in (
-            ("Area under the curve", lambda a: a["area"][0], "2f", 0.0, 1.0),
-            ("Final score", lambda a: a["final"][0], "2f", 0.0, 1.0),
-            ("Share of runs that collapsed or failed", lambda a: a["collapsed_share"], "0%", 1.0, -1.0),
-            ("Largest fall, mean over seeds", lambda a: a["drawdown"], "2f", 1.0, -1.0),
-            ("Worst seed's final score", lambda a: a["worst"], "2f", 0.0, 1.0),
+            ("Area under the curve", lambda a: a["area"][0], _decimals, 0.0, 1.0),
+            ("Final score", lambda a: a["final"][0], _decimals, 0.0, 1.0),
+            ("Expected steps to the threshold", _expected_steps, _steps, budget, 0.0),
+            ("Share of runs that collapsed or failed", lambda a: a["collapsed_share"], _share, 1.0, -1.0),
+            ("Largest fall, mean over seeds", lambda a: a["drawdown"], _decimals, 1.0, -1.0),
+            ("Worst seed's final score", lambda a: a["worst"], _decimals, 0.0, 1.0),
         ):
             parts.append(
                 _heat_map(
@@ -57,13 +59,29 @@ def heat_maps(report: Report) -> str:
     return paragraph(
         "Rows are corrections, columns are exact lags in versions; interquartile means over seeds, 0 is a "
         "random policy and 1 a solved task. ▲ and ▼: shown to be better or worse than the arm without "
-        "correction at the same lag. ≈: shown to be equal to lag 0 within the margin."
+        "correction at the same lag. ≈: shown to be equal to lag 0 within the margin. Empty: not run."
     ) + "".join(parts)
 
 
+def _decimals(value: float) -> str:
+    return number(value, 2)
+
+
+def _share(value: float) -> str:
+    return f"{value:.0%}"
+
+
+def _expected_steps(arm: Report) -> float:
+    return math.inf if arm["steps_to_threshold"] is None else float(arm["steps_to_threshold"])
+
+
+def _steps(value: float) -> str:
+    return charts.short(value) if math.isfinite(value) else "never"
+
+
 def _heat_map(
-    title: str, task: str, arms: Sequence[Report], key: Callable[[Report], float | None], form: str,
-    low: float, high: float, marks: Mapping[tuple[str, int], str],
+    title: str, task: str, arms: Sequence[Report],
+    key: Callable[[Report], float | None], say: Callable[[float], str], low: float, high: float, marks: Mapping[tuple[str, int], str],
 ) -> str:  # fmt: skip
     lags = sorted({arm["lag"] for arm in arms})
     names = list(dict.fromkeys(arm["name"] for arm in arms))
@@ -73,7 +91,7 @@ def _heat_map(
         value = found.get((name, lag))
         if value is None:
             return None
-        return value, f"{value:.{form}}".replace("-", "−") + marks.get((name, lag), "")
+        return value, say(value) + marks.get((name, lag), "")
 
     grid = [[cell(name, lag) for lag in lags] for name in names]
     best = max((c[0] for row in grid for c in row if c is not None), default=1.0)
