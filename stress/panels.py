@@ -80,9 +80,15 @@ def _steps(value: float) -> str:
 
 
 def _heat_map(
-    title: str, task: str, arms: Sequence[Report],
-    key: Callable[[Report], float | None], say: Callable[[float], str], low: float, high: float, marks: Mapping[tuple[str, int], str],
-) -> str:  # fmt: skip
+    title: str,
+    task: str,
+    arms: Sequence[Report],
+    key: Callable[[Report], float | None],
+    say: Callable[[float], str],
+    low: float,
+    high: float,
+    marks: Mapping[tuple[str, int], str],
+) -> str:
     lags = sorted({arm["lag"] for arm in arms})
     names = list(dict.fromkeys(arm["name"] for arm in arms))
     found = {(arm["name"], arm["lag"]): key(arm) for arm in arms}
