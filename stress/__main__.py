@@ -16,7 +16,6 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import config
 from monitor import exits
@@ -24,8 +23,8 @@ from monitor.display import Lasting
 from producers import cores, native
 from producers.prepare import Missing
 from stress import progress, report, store
-from stress.cells import Cell, Matrix, threshold
-from stress.reading import StudyFile, read
+from stress.cells import Cell, Matrix
+from stress.reading import read
 from stress.runner import ONLY, Runner
 from stress.store import Store
 
@@ -74,7 +73,6 @@ def start(options: argparse.Namespace) -> int:
 def run(matrix: Matrix, kept: Store, display: Lasting, *, workers: int, only: str | None) -> int:
     """Runs what is not finished, and writes the report. Raises store.Unavailable, Missing."""
     runner = Runner(matrix, kept, display, workers=workers, only=only)
-    kept.describe(described(matrix, runner.planned, workers))
     left = runner.left
     alone = sum(cell.kind.exclusive for cell in left)
     display.say(
@@ -97,7 +95,6 @@ def run(matrix: Matrix, kept: Store, display: Lasting, *, workers: int, only: st
         runner.plan()
         display.say(summary(runner, time.monotonic() - began))
     if code == exits.DONE:
-        kept.describe(described(matrix, runner.planned, workers))
         display.say(f"report: {report.write(kept.folder)}")
     return code
 
@@ -126,40 +123,6 @@ def listed(matrix: Matrix, kept: Store) -> list[str]:
 
 def state(kept: Store, cell: Cell) -> str:
     return str(kept.cells[cell.id]["status"]) if cell.id in kept.cells else "-"
-
-
-def described(matrix: Matrix, cells: Sequence[Cell], workers: int) -> dict[str, Any]:
-    """study.resolved.json"""
-    file: StudyFile = matrix.file
-    study = file.study
-    kinds = {cell.kind for cell in cells}
-    tasks = {
-        name: {
-            "solved": task.solved,
-            "floor": task.floor,
-            "threshold": threshold(task),
-            "steps": matrix.steps(name),
-            "slow_tail": task.slow_tail,
-        }
-        for name, task in study.tasks.items()
-        if any(kind.task == name for kind in kinds)
-    }
-    purposes = [cell.kind.purpose for cell in cells]
-    return {
-        "name": study.study.name,
-        "file": file.path,
-        "tasks": tasks,
-        "arms": list(dict.fromkeys(cell.kind.correction for cell in cells)),
-        "lags": sorted({kind.lag for kind in kinds if kind.mode == "lagged"}),
-        "seeds": sorted({cell.seed for cell in cells if cell.kind.purpose != "tuning"}),
-        "primary": [{"name": name, **contrast.model_dump()} for name, contrast in study.primary.items()],
-        "planned_cells": len(cells),
-        "planned": {purpose: purposes.count(purpose) for purpose in sorted(set(purposes))},
-        "machine": store.machine(),
-        "workers": workers,
-        "code": store.code_fingerprint(),
-        "study": file.tree.value,
-    }
 
 
 def main(arguments: Sequence[str]) -> int:

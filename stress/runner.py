@@ -21,6 +21,7 @@ from producers import cores
 from producers.prepare import Missing
 from stress import collect
 from stress.cells import Cell, Matrix, threshold
+from stress.description import described
 from stress.host import Failed, Host
 from stress.pool import Pool, Worker
 from stress.progress import Report
@@ -70,6 +71,7 @@ class Runner:
         try:
             for cells in self.matrix.stages:
                 self.plan()
+                self.store.describe(described(self.matrix, self.planned, self.workers))
                 self._stage([cell for cell in cells(self.rates) if self._wanted(cell)])
             self._next_show = 0.0
             self._show()

@@ -126,7 +126,9 @@ def test_a_study_that_was_killed_goes_on_and_runs_no_finished_cell_again(study, 
     assert second.end() == 0, second.said()
     files = second.files()
     assert {name: files[name] for name in kept} == kept
-    assert len(files) == 9
+    described = json.loads((tmp_path / "tiny" / "study.resolved.json").read_text())
+    assert sorted(f"{cell}.json" for cell in described["cells"]) == sorted(files)
+    assert described["planned_cells"] == len(files) == 9
     assert left_since(before) == set()
     assert list((tmp_path / "tiny" / "scratch").iterdir()) == []
     check_cells(second.cells())
