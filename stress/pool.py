@@ -86,6 +86,9 @@ class Pool:
 
     def lend(self, count: int) -> list[Worker]:
         """So many, new ones where there are too few. Raises OSError."""
+        for dead in [worker for worker in self._idle if worker.returncode is not None]:
+            self._idle.remove(dead)
+            dead.kill()
         while len(self._idle) < count:
             self._idle.append(Worker(self._log))
         lent = [self._idle.pop() for _ in range(count)]

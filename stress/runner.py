@@ -27,7 +27,7 @@ from stress.pool import Pool, Worker
 from stress.progress import Report
 from stress.store import Store, code_fingerprint
 
-TICK_SECONDS = 0.01  # between looks at cells whose processes wake nobody up
+TICK_SECONDS = 0.02  # between looks at cells whose processes wake nobody up
 SHOW_SECONDS = 1.0
 ONLY = {"lagged": False, "wall": True}
 """Choices of `--only`, and whether the cells meant need the machine to themselves."""
@@ -70,6 +70,8 @@ class Runner:
         handlers = {number: signal.signal(number, self._hear) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             for cells in self.matrix.stages:
+                if self._signal is not None:
+                    break
                 self.plan()
                 self.store.describe(described(self.matrix, self.planned, self.workers))
                 self._stage([cell for cell in cells(self.rates) if self._wanted(cell)])

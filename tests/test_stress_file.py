@@ -8,7 +8,7 @@ import config
 from monitor import exits
 from producers import cores, native
 from stress import __main__ as stress
-from stress import collect, schema, store
+from stress import collect, pool, schema, store
 from stress.cells import Matrix
 from stress.reading import read
 
@@ -226,3 +226,29 @@ def test_blocks_are_run_in_the_order_of_the_file_and_their_cells_seed_by_seed(tm
     assert [(cell.seed, cell.kind.lag) for cell in stages[1]] == [(9, 8), (9, 2), (7, 8), (7, 2)]
     assert {cell.kind.purpose for cell in stages[2]} == {"tuning"}
     assert [cell.seed for cell in stages[3]] == [1] * 8 + [2] * 8 + [3] * 8
+
+
+def test_a_worker_that_died_or_has_not_finished_is_lent_to_no_other_cell(tmp_path, monkeypatch):
+    class Worker:
+        """One that does as it is told here."""
+
+        def __init__(self, log):
+            self.returncode, self.busy, self.killed = None, False, False
+
+        def kill(self):
+            self.killed = True
+
+    monkeypatch.setattr(pool, "Worker", Worker)
+    workers = pool.Pool(tmp_path / "log")
+    first, second = workers.lend(2)
+    workers.give_back([first])
+    assert workers.lend(1) == [first]
+    second.busy = True
+    workers.give_back([first, second])
+    assert second.killed
+    first.returncode = -9
+    (third,) = workers.lend(1)
+    assert third not in (first, second)
+    assert first.killed
+    workers.close()
+    assert third.killed
