@@ -106,7 +106,11 @@ def summary(runner: Runner, seconds: float) -> str:
     failed = sum(record["status"] == "failed" for record in done)
     text = f"{len(done)} of {len(runner.planned)} cells are finished ({failed} failed)"
     text += f", after {progress.clock(seconds)}"
-    return f"{text}; {len(left)} are left: the same command goes on with them" if left else text
+    if not left:
+        return text
+    others = sum(not runner.wanted(cell) for cell in left)
+    text += f"; {len(left)} are left: the same command goes on with them"
+    return f"{text}, without --only also with {others} of them" if others else text
 
 
 def listed(matrix: Matrix, kept: Store) -> list[str]:

@@ -74,7 +74,13 @@ class Runner:
                     break
                 self.plan()
                 self.store.describe(described(self.matrix, self.planned, self.workers))
-                self._stage([cell for cell in cells(self.rates) if self._wanted(cell)])
+                self._stage(
+                    [
+                        cell
+                        for cell in cells(self.rates)
+                        if cell.learning_rate is not None and self.wanted(cell)
+                    ]
+                )
             self._next_show = 0.0
             self._show()
         finally:
@@ -86,9 +92,8 @@ class Runner:
 
     # What is to be done
 
-    def _wanted(self, cell: Cell) -> bool:
-        if cell.learning_rate is None:  # not all the cells that decide on it are wanted
-            return False
+    def wanted(self, cell: Cell) -> bool:
+        """Whether this start is to run it, once its learning rate is chosen."""
         return self._only is None or cell.kind.exclusive == ONLY[self._only]
 
     @property
@@ -205,7 +210,7 @@ class Runner:
         """Seconds that these will take, from those that finished and from the file's word before any did."""
         total = 0.0
         for cell in cells:
-            if self._only is None or cell.kind.exclusive == ONLY[self._only]:
+            if self.wanted(cell):
                 kind = cell.kind
                 took = self._took.get((kind.task, kind.exclusive))
                 seconds = fmean(took) if took else self.matrix.file.study.tasks[kind.task].cell_seconds
