@@ -1,14 +1,16 @@
 """A study file says where it is wrong, and its matrix is what it asks for."""
 
+import io
 import itertools
 
 import pytest
+from rich.console import Console
 
 import config
 from monitor import exits
 from producers import cores, native
 from stress import __main__ as stress
-from stress import collect, pool, schema, store
+from stress import collect, pool, progress, schema, store
 from stress.cells import Matrix
 from stress.reading import read
 
@@ -252,3 +254,25 @@ def test_a_worker_that_died_or_has_not_finished_is_lent_to_no_other_cell(tmp_pat
     assert first.killed
     workers.close()
     assert third.killed
+
+
+def test_a_study_shows_how_far_it_is_and_how_long_it_takes_yet():
+    report = progress.Report(
+        name="s",
+        done=34,
+        failed=2,
+        planned=504,
+        seconds=100.0,
+        cell_seconds=3.14,
+        left_seconds=3723.0,
+        running=[("cartpole lagged 8 vtrace seed 3", 0.45)],
+    )
+    said = io.StringIO()
+    progress.PlainDisplay(said).show(report)
+    facts = "cells=34/504 failed=2 seconds=100 seconds_a_cell=3.1 left=1:02:03"
+    assert said.getvalue() == facts + "\n"
+    drawn = io.StringIO()
+    Console(file=drawn, width=100).print(progress.picture(report))
+    assert "34 of 504 cells, 2 failed" in drawn.getvalue()
+    assert "cartpole lagged 8 vtrace seed 3  #########...........  45%" in drawn.getvalue()
+    assert progress.clock(None) == "-"
