@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from consumers.allocator import keep_freed_memory
 from consumers.batch import Batch
-from consumers.learner import choose_bf16, choose_device, choose_threads
+from consumers.machine import choose_bf16, choose_device, choose_threads
 from consumers.update import Update
 from producers.prepare import Prepared, prepare
 
@@ -66,7 +66,7 @@ def measure(path: Path, overrides: list[str], seconds: float) -> dict[str, Any]:
     keep_freed_memory()
     prepared = prepare(str(path), overrides)
     settings = prepared.config.learner
-    device = choose_device(settings.device)
+    device = choose_device(settings.device, 0)
     torch.set_num_threads(choose_threads(prepared.config, device))
     bf16 = choose_bf16(settings.precision, device)
     update = Update(settings, prepared.program, seed=0, device=device, bf16=bf16)

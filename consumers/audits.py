@@ -11,6 +11,7 @@ docs/metrics.md has their limits; what an alarm usually means is in consumers/ca
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from consumers.batch import Batch, Pieces, pieces
+from consumers.batch import Batch, Pieces
 from consumers.corrections import MAX_LOG_RATIO
 from consumers.models import PolicyModel
 from consumers.objective import View
@@ -83,17 +84,15 @@ class Pool:
 
     def add(self, log_ratio: Tensor, kept: Tensor | None) -> None:
         """log w [T, A] of one batch, of the steps `kept` (None: all)."""
-        apart = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).nan_to_num_(0.0).expm1_()
-        if kept is None:
-            counts = log_ratio.new_full((log_ratio.shape[1],), len(log_ratio), dtype=torch.float64)
-        else:
-            apart, counts = torch.where(kept, apart, 0.0), kept.sum(0, dtype=torch.float64)
-        by_segment = apart.sum(0, dtype=torch.float64)
+        apart = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).expm1_()
+        counts = apart.new_full(apart.shape[1:], len(apart)) if kept is None else kept.sum(0).float()
+        if kept is not None:
+            apart = torch.where(kept, apart, 0.0)
+        by_segment, flat = apart.sum(0), apart.flatten()
         found = torch.stack(
             [
-                counts.sum(), by_segment.sum(), apart.square().sum(dtype=torch.float64),
-                by_segment.square().sum(), (by_segment * counts).sum(), counts.square().sum(),
-                apart.max().double(),
+                counts.sum(), by_segment.sum(), flat.dot(flat), by_segment.dot(by_segment),
+                by_segment.dot(counts), counts.dot(counts), flat.max(),
             ]
         ).tolist()  # fmt: skip
         self.batches += 1
@@ -209,19 +208,20 @@ class Audits:
         theirs is added to `gaps`."""
         action, behaviour = part.take(batch.action), part.take(batch.behaviour)
         mask = None if batch.mask is None else part.take(batch.mask)
-        kept = torch.ones_like(behaviour, dtype=torch.bool) if batch.kept is None else part.take(batch.kept)
+        kept = None if batch.kept is None else part.take(batch.kept)
         shape = (batch.horizon, part.size, *batch.observations[0].shape[2:])
         obs = batch.observe(part.runs, batch.horizon, torch.empty(shape, device=self._device))
         state, resets = batch.memory(part, batch.horizon) or (None, None)
         error = scale = 0.0
         steps = unaudited = 0
-        for rows, acted in _stretches(batch.acting(part.segments[:1])[:, 0].tolist()):
-            count = int(kept[rows].sum())
+        for rows, acted in _stretches(batch.acting(part.blocks[:1])[:, 0].tolist()):
+            count = _count(rows, kept, part.size)
             if acted > version and count:  # nobody can have acted with those
                 return _Compared(math.inf, scale, steps + count, unaudited)
             if acted not in self._kept:
                 if state is not None:  # and what it was behind these steps cannot be told
-                    return _Compared(error, scale, steps, unaudited + int(kept[rows.start :].sum()))
+                    rest = _count(slice(rows.start, batch.horizon), kept, part.size)
+                    return _Compared(error, scale, steps, unaudited + rest)
                 unaudited += count
                 continue
             self._load(acted)
@@ -229,15 +229,17 @@ class Audits:
             before, reset = state, None if resets is None else resets[rows]
             logits, state = self._run(obs[rows], before, reset)
             exact = self._model.log_prob(logits, chosen, allowed)
-            apart = torch.where(kept[rows], (exact - behaviour[rows]).abs(), 0.0)
-            error = max(error, float(apart.nan_to_num(nan=math.inf, posinf=math.inf).max()))
+            apart = (exact - behaviour[rows]).abs().nan_to_num_(nan=math.inf, posinf=math.inf)
+            if kept is not None:
+                apart = torch.where(kept[rows], apart, 0.0)
+            error = max(error, float(apart.max()))
             scale = max(scale, logit_scale(logits, self._log_std, chosen))
             steps += count
             if self._bf16 and version % GAP_EVERY == 0:
                 with torch.autocast(self._device.type, torch.bfloat16):
                     rounded, _ = self._run(obs[rows], before, reset)
-                gap = self._model.log_prob(rounded, chosen, allowed) - exact
-                gaps.append(gap.abs()[kept[rows]])
+                gap = (self._model.log_prob(rounded, chosen, allowed) - exact).abs()
+                gaps.append(gap.flatten() if kept is None else gap[kept[rows]])
         return _Compared(error, scale, steps, unaudited)
 
     def _run(self, obs: Tensor, state: Tensor | None, reset: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -286,13 +288,19 @@ def _drawn(batch: Batch, version: int) -> Iterator[Pieces]:
     for place in range(version * count, version * count + count):
         block, group = place // groups % blocks, place % groups
         first = group * batch.group + min(block * length, batch.group - length)
-        yield pieces(torch.arange(first, first + length), 1, batch.device)
+        segments = torch.arange(first, first + length, device=batch.device)
+        yield Pieces(segments, 1, [(first, first + length)])
 
 
 def _stretches(versions: list[int]) -> Iterator[tuple[slice, int]]:
     """The steps, cut where the version changes."""
     start = 0
-    for stop in range(1, len(versions) + 1):
-        if stop == len(versions) or versions[stop] != versions[start]:
-            yield slice(start, stop), versions[start]
-            start = stop
+    for version, steps in itertools.groupby(versions):
+        stop = start + sum(1 for _ in steps)
+        yield slice(start, stop), version
+        start = stop
+
+
+def _count(rows: slice, kept: Tensor | None, segments: int) -> int:
+    """Steps of so many segments in the rows, of those that are kept."""
+    return (rows.stop - rows.start) * segments if kept is None else int(kept[rows].sum())

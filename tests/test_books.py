@@ -42,6 +42,15 @@ def test_lag_is_told_by_its_mean_its_maximum_and_its_spread_inside_a_slot(enter)
     assert figures["lag_spread"] == 3, "slots apart from each other are not a spread"
 
 
+def test_lag_is_told_in_optimizer_steps_and_in_steps_of_agents_too(enter):
+    figures = enter([8, 8, 8, 8], [6, 6, 6, 6])
+    steps = 2 * 16
+    assert figures["lag_mean"] == 2.0
+    assert figures["lag_sgd_steps"] == 2.0 * FIGURES["sgd_steps"]
+    assert figures["age_steps"] == 2.0 * steps
+    assert figures["sample_reuse"] == FIGURES["samples"] / steps
+
+
 def test_slots_of_one_version_each_have_no_spread(enter):
     figures = enter([8, 8, 8, 8], [5, 5, 5, 5])
     assert figures["lag_spread"] == 0

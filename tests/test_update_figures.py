@@ -137,7 +137,7 @@ def test_the_largest_second_moment_is_adams(optimizer):
     gradients, step = [], updater.optimizer.step
 
     def spied(*given):
-        gradients.extend(gradient.clone() for gradient in updater.optimizer._gradients)
+        gradients.extend(gradient.clone() for gradient in updater.optimizer.gradients)
         return step(*given)
 
     updater.optimizer.step = spied
