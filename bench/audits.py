@@ -56,10 +56,7 @@ class Bare(Update):
     def _watch(self, *_: Any) -> Any:
         return dict
 
-    def _ratios(self, *_: Any) -> dict[str, float]:
-        return {}
-
-    def _values_explained(self, *_: Any) -> dict[str, float]:
+    def _explain(self, *_: Any) -> dict[str, float]:
         return {}
 
 

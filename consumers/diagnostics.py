@@ -4,18 +4,21 @@ weights and policy moved. Histograms, since sorting is dear."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from consumers.batch import Batch, Pieces, pieces
 from consumers.corrections import MAX_LOG_RATIO, ratio
 
 RATIO_FIGURES = (
     "mean", "min", "p1", "p50", "p99", "max", "log_max", "ess", "chi2", "k1", "k2", "k3",
 )  # fmt: skip
+COMPARED_STEPS = 256  # of a batch are evaluated before and after an update, to tell what it changed
+COMPARED_EVERY = 8  # versions: the two passes take over 1 % of the update of a small network
 RATIO_BINS = 512
 RATIO_RANGE = 8.0  # of log w: quantiles beyond exp(+-8) are in the outermost bins
 
@@ -97,13 +100,13 @@ def truncated_shares(
     are none."""
     steps = log_ratio.numel() if kept is None else int(kept.sum())
     if steps == 0:
-        return {"rho": math.nan, "c": math.nan}
+        return {"rho_clipped": math.nan, "c_clipped": math.nan}
 
     def share(clip: float) -> float:
         cut = log_ratio > math.log(clip)
         return int((cut if kept is None else cut & kept).sum()) / steps
 
-    return {"rho": share(rho_clip), "c": share(c_clip)}
+    return {"rho_clipped": share(rho_clip), "c_clipped": share(c_clip)}
 
 
 def explained_variance(values: Tensor, targets: Tensor, kept: Tensor | None) -> float:
@@ -150,6 +153,34 @@ def value_change(before: Tensor, after: Tensor, kept: Tensor | None) -> float:
     where there are none."""
     change = after - before
     return float((change if kept is None else change[kept]).square().mean().sqrt())
+
+
+def watch(
+    look: Callable[[Batch, Pieces], tuple[Tensor, Tensor]],
+    batch: Batch,
+    version: int,
+    choices: Sequence[int],
+    unit: float,
+) -> Callable[[], dict[str, float]]:
+    """What to call after an update for what it changed in some steps of every COMPARED_EVERY-th version,
+    others each time. `look` gives logits and value of segments' steps; `unit`: of the values, in rewards."""
+    if version % COMPARED_EVERY:
+        return lambda: dict.fromkeys(("policy_churn", "value_change"), math.nan)
+    most = max(1, COMPARED_STEPS // batch.horizon)
+    size = max(n for n in range(1, most + 1) if batch.segments % n == 0)
+    place = version // COMPARED_EVERY % (batch.segments // size)
+    part = pieces(torch.tensor([place]), size, batch.device)
+    mask, valid = (None if x is None else part.take(x) for x in (batch.mask, batch.valid))
+    logits, output = look(batch, part)
+
+    def changes() -> dict[str, float]:
+        after, values = look(batch, part)
+        return {
+            "policy_churn": policy_churn(logits, after, choices, mask, valid),
+            "value_change": value_change(output, values, valid) * unit,
+        }
+
+    return changes
 
 
 def finite(figures: Mapping[str, object]) -> dict[str, object]:

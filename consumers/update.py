@@ -19,11 +19,10 @@ from consumers.batch import Batch, Pieces, pieces
 from consumers.corrections import Segments, decays, effective_share, gae, kept_mean, weight_moments
 from consumers.diagnostics import (
     explained_variance,
-    policy_churn,
     ratio_statistics,
     truncated_shares,
     update_ratio,
-    value_change,
+    watch,
 )
 from consumers.models import PolicyModel
 from consumers.normalizers import OBSERVATION_ROWS, ObservationStatistics, ValueStatistics, moments
@@ -33,8 +32,6 @@ from consumers.peers import Alone, Peers
 from consumers.schedules import value_at
 from producers.program import Program, Weight
 
-COMPARED_STEPS = 256  # of a batch are evaluated before and after an update, to tell what it changed
-COMPARED_EVERY = 8  # versions: the two passes take over 1 % of the update of a small network
 SEEDS_APART = 0x9E3779B97F4A7C15  # of the learners' generators: far, so that no two runs have the same
 LOSS = COLUMNS.index("loss_total")
 
@@ -107,7 +104,7 @@ class Update:
         if self.anchor is not None:
             self.anchor.begin(self.flat_weights)
         weights = self.audits.begin(batch, version, self.flat_weights)
-        changes = self._watch(batch, fields, version)
+        changes = self._watch(batch, version)
         prior = self._prior(batch, fields) if s.targets == "batch" else None
         if prior is not None and s.ess_learning_rate:
             first_two = weight_moments(prior.log_prob - batch.behaviour, batch.kept)
@@ -137,7 +134,7 @@ class Update:
         whole = _joined(views) if prior is None else prior
         self._audit(batch, version, whole, views)
         figures = _mean(rows) | self.audits.figures | changes()
-        figures |= self._ratios(batch, whole) | self._values_explained(batch, whole)
+        figures |= self._explain(batch, whole)
         figures["update_ratio"] = update_ratio(weights, self.flat_weights)
         figures["second_moment_max"] = self.optimizer.second_moment_max
         self._settle(batch, whole)
@@ -304,30 +301,10 @@ class Update:
                 target = self.values.denormalize(target)
             self.audits.targets(batch, version, whole, self._values(whole), target)
 
-    def _some(self, batch: Batch, version: int, steps: int) -> Pieces:
-        """Segments of about so many steps, others at each version."""
-        most = max(1, steps // batch.horizon)
-        size = max(n for n in range(1, most + 1) if batch.segments % n == 0)
-        return pieces(torch.tensor([version % (batch.segments // size)]), size, self.device)
-
-    def _watch(self, batch: Batch, fields: Fields, version: int) -> Callable[[], dict[str, float]]:
-        """What to call after the update for what it changed in some steps of every COMPARED_EVERY-th version:
-        the share of choices, NaN where actions are continuous, and the values."""
-        if version % COMPARED_EVERY:
-            return lambda: dict.fromkeys(("policy_churn", "value_change"), math.nan)
-        part = self._some(batch, version // COMPARED_EVERY, COMPARED_STEPS)
-        steps, (logits, output) = fields.take(part), self._look(batch, part)
+    def _watch(self, batch: Batch, version: int) -> Callable[[], dict[str, float]]:
+        """What to call after the update for what it changed."""
         unit = self.values.deviation if self.settings.normalize_value else 1.0
-
-        def changes() -> dict[str, float]:
-            after, values = self._look(batch, part)
-            choices = self.program.choices
-            return {
-                "policy_churn": policy_churn(logits, after, choices, steps.mask, steps.valid),
-                "value_change": value_change(output, values, steps.valid) * unit,
-            }
-
-        return changes
+        return watch(self._look, batch, version, self.program.choices, unit)
 
     @torch.no_grad()
     def _look(self, batch: Batch, part: Pieces) -> tuple[Tensor, Tensor]:
@@ -337,21 +314,19 @@ class Update:
             logits, output, *_ = self._exact(obs, *batch.memory(part, len(obs)))
         return logits, output
 
-    def _ratios(self, batch: Batch, whole: View) -> dict[str, float]:
-        s, log_ratio = self.settings, whole.log_prob - batch.behaviour
-        shares = truncated_shares(log_ratio, batch.kept, rho_clip=s.rho_clip, c_clip=s.c_clip)
-        figures = {f"ratio_{name}": x for name, x in ratio_statistics(log_ratio, batch.kept).items()}
-        return figures | {f"{name}_clipped": x for name, x in shares.items()}
-
-    def _values_explained(self, batch: Batch, whole: View) -> dict[str, float]:
-        """How well the values predict what the arm makes them learn, and what was really returned."""
-        values = self._values(whole)
+    def _explain(self, batch: Batch, whole: View) -> dict[str, float]:
+        """Of the ratios before the update, and of how well the values predict what the arm makes them learn
+        and what was really returned."""
+        s, values, kept = self.settings, self._values(whole), batch.kept
         flags = batch.terminated, batch.truncated, batch.valid
-        discounts, traces = decays(*flags, gamma=self.settings.gamma, lambda_=1.0)
+        discounts, traces = decays(*flags, gamma=s.gamma, lambda_=1.0)
         returns = gae(Segments(values, batch.rewards, discounts, traces, batch.valid)).targets
+        log_ratio = whole.log_prob - batch.behaviour
         return {
-            "explained_variance": explained_variance(whole.output, whole.target, batch.kept),
-            "explained_variance_plain": explained_variance(values[:-1], returns, batch.kept),
+            **{f"ratio_{name}": x for name, x in ratio_statistics(log_ratio, kept).items()},
+            **truncated_shares(log_ratio, kept, rho_clip=s.rho_clip, c_clip=s.c_clip),
+            "explained_variance": explained_variance(whole.output, whole.target, kept),
+            "explained_variance_plain": explained_variance(values[:-1], returns, kept),
         }
 
     def _values(self, whole: View) -> Tensor:

@@ -9,7 +9,8 @@ from segments import Slot
 
 import config
 from consumers.batch import Batch
-from consumers.update import COMPARED_EVERY, Update
+from consumers.diagnostics import COMPARED_EVERY
+from consumers.update import Update
 from producers.program import build
 
 CPU = torch.device("cpu")
