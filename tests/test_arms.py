@@ -311,6 +311,7 @@ def test_the_config_knows_every_arm_and_what_it_needs():
     (known,) = (f.annotation for name, f in config.Learner.model_fields.items() if name == "correction")
     assert sorted(known.__args__) == ARMS
     assert sorted(rules.PROXIMAL) == PROXIMAL
+    assert sorted(rules.AVERAGED) == [name for name in PROXIMAL if not CORRECTIONS[name].target]
     assert sorted(rules.NATIVE) == [name for name in ARMS if CORRECTIONS[name].native]
 
 

@@ -200,6 +200,8 @@ def test_the_native_form_is_taken_where_there_is_one_and_when_it_is_asked_for():
     assert kind(loss="native") is NativeObjective
     assert type(choose(config.Learner(), model, values, torch.device("cuda"))) is TorchObjective
     assert kind(correction="decoupled") is TorchObjective
+    assert kind(correction="tis") is NativeObjective
+    assert kind(correction="tis", proximal="ewma") is TorchObjective
     with pytest.raises(ValueError, match="correction decoupled has no native form"):
         kind(correction="decoupled", loss="native")
 
