@@ -1,10 +1,15 @@
 """Runs of two learners by the real supervisor: killed, stopped, hung, interrupted, taken up again."""
 
+import contextlib
 import os
 import signal
+import time
+from random import Random
 
 import pytest
 from test_arbiter import balanced, stop
+
+import ringbuf
 
 TWO = "learner.count=2"
 FIRST = 3  # of the learners in the process table, behind two producers
@@ -109,12 +114,53 @@ def test_a_run_of_two_learners_outlives_its_supervisor(start, mode):
     run.process.kill()
     run.process.wait()
     again = start(*overrides)
+    again.until(lambda status: status.get("attempt") == 2)  # what stands there else is of the first
     both_up(again)
     resume = again.status()["resume"]
     assert resume["kind"] == {"async": "attached", "sync": "checkpoint"}[mode]
     assert resume["exact"] == (mode == "sync")
     if mode == "async":
         assert resume["version"] >= version
-    control, _ = again.attach()
-    goes_on(again, control)
+    version = again.status()["version"]
+    again.until(lambda status: status["version"] > version + 2)
     stop(again)
+
+
+@pytest.mark.soak
+def test_a_run_of_two_learners_survives_random_kills_and_stops(start):
+    """For HEADRACE_SOAK_SECONDS: any process, killed or stopped; then a stop under fire."""
+    seconds = float(os.environ.get("HEADRACE_SOAK_SECONDS", "60"))
+    random = Random(int(os.environ.get("HEADRACE_SEED", "1")))
+    run = start(
+        TWO, "supervisor.hung_seconds=6", "supervisor.abort_seconds=0.2", "checkpoint.interval_seconds=1",
+        "supervisor.max_failures=1000000", "supervisor.backoff_seconds=0.01",
+        "supervisor.backoff_max_seconds=0.02",
+    )  # fmt: skip
+    both_up(run)
+    control, rings = run.attach()
+    versions = []
+
+    def shoot():
+        slot = random.choice([1, 2, FIRST, FIRST, FIRST + 1, FIRST + 1])
+        pid, state = control.process(slot).pid, control.process(slot).state
+        if pid and state in ("starting", "running", "stopping"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, random.choice([signal.SIGKILL] * 5 + [signal.SIGSTOP]))
+
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        shoot()
+        time.sleep(random.choice([0.0, 0.05, 0.5, 8.0]))
+        versions.append(control.counters(FIRST)["version"])
+        assert run.process.poll() is None, run.said()
+    goes_on(run, control)
+    assert versions == sorted(versions)
+    run.process.send_signal(signal.SIGINT)
+    for _ in range(4):
+        time.sleep(random.random())
+        shoot()
+    assert run.end() == 0, run.said()
+    summary = balanced(run)
+    assert summary["updates"] <= summary["version"]
+    for ring in rings:
+        assert ringbuf.books.at_rest(ring.books()) == []
