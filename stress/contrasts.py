@@ -54,6 +54,8 @@ class Contrast:
     margin: float | None = None
     lag: int | None = None
     """Of a, in contrasts that are asked at every lag."""
+    where: str = ""
+    """What both have in common."""
     outcome: str = "no data"
     """better, worse, equal, faster, slower, not decided, no data."""
     sentence: str = ""
@@ -111,7 +113,12 @@ def of_selectors(
 ) -> Contrast:
     """The contrast of the cells that two selectors mean. Of times only runs for the wall clock count, of
     scores only the others, unless the selector says which or there is only one kind."""
-    found = Contrast(name, kind, metric, _words(a), _words(b), margin)
+    shared = {
+        key: value for key, value in a.items() if key not in ("correction", "lag") and b.get(key) == value
+    }
+    own = [{key: value for key, value in side.items() if key not in shared} for side in (a, b)]
+    found = Contrast(name, kind, metric, _words(own[0]), _words(own[1]), margin)
+    found.where = _words(shared) if shared else ""
     purpose = "wall" if metric == TIME and kind == "ratio" else "main"
     sides = [_selected(records, selector, purpose) for selector in (a, b)]
     found.left_out = sum(
@@ -236,10 +243,11 @@ def _differs(contrast: Contrast) -> bool:
 def sentence(contrast: Contrast) -> str:
     """The contrast in words, with its evidence."""
     c = contrast
+    subject = f"{c.a} against {c.b}{f' ({c.where})' if c.where else ''}"
     if not c.seeds:
         lost = f" ({c.left_out} cells were thrown out)" if c.left_out else ""
-        return f"{c.a} against {c.b}: no seed has both yet{lost}."
-    subject = f"{c.a} against {c.b}, {METRICS.get(c.metric, c.metric)}"
+        return f"{subject}: no seed has both yet{lost}."
+    subject = f"{subject}, {METRICS.get(c.metric, c.metric)}"
     notes = []
     if c.kind == "ratio":
         number = _times_in_words(c)
@@ -338,6 +346,9 @@ def _words(selector: Mapping[str, Any]) -> str:
         words.append(str(mode))
     if lag is not None and mode != "sync":
         words.append(f"with lag ≤ {lag}" if mode == "async" else f"at lag {lag}")
+    if "epochs" in given:
+        count = given.pop("epochs")
+        words.append(f"{count} epoch{'s' if count != 1 else ''}")
     if "learners" in given:
         count = given.pop("learners")
         words.append(f"{count} learner{'s' if count != 1 else ''}")
@@ -345,4 +356,4 @@ def _words(selector: Mapping[str, Any]) -> str:
     words += [f"{name} {value}" for name, value in given.items()]
     if task is not None:
         words.append(f"on {task}")
-    return " ".join(words) or "everything"
+    return " ".join(words) or ("exact lag" if mode == "lagged" else "everything")

@@ -94,8 +94,8 @@ def _primary(report: Report) -> str:
     found = report["primary"]
     if not found:
         return ""
-    scores = [c for c in found if c["kind"] != "ratio"]
-    times = [c for c in found if c["kind"] == "ratio"]
+    scores = [c for c in found if c["kind"] != "ratio" and c["seeds"]]
+    times = [c for c in found if c["kind"] == "ratio" and c["seeds"]]
     parts = [paragraph(
         "Each stands for itself, at the 5 % level. A difference is of paired seeds, in units of a solved "
         "task's score; bars are 95 % intervals."

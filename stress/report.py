@@ -16,7 +16,7 @@ from typing import Any
 
 from monitor import exits
 from stress import alarms, contrasts, packing, realised, summary, verdict
-from stress.contrasts import TIME, Contrast, judge, signed
+from stress.contrasts import LEAST_PAIRS, TIME, Contrast, judge, signed
 from stress.page import page
 from stress.records import Arm, Cell, Records
 from stress.statistics import RESAMPLES
@@ -103,12 +103,10 @@ def _by_outcome(which: str, contrasts: Sequence[Contrast]) -> list[str]:
     """Contrasts by what came of them."""
     said = []
     for outcome in OUTCOMES:
-        names = [
-            contrast.name if outcome == "no data" else f"{contrast.name} ({_number(contrast)})"
-            for contrast in contrasts
-            if contrast.outcome == outcome
-        ]
-        if names:
+        names = [f"{c.name} ({_number(c)})" for c in contrasts if c.outcome == outcome]
+        if names and outcome == "no data":
+            said.append(f"{which}, without any pair of runs so far: {len(names)}.")
+        elif names:
             said.append(f"{which}, {outcome}: {'; '.join(names)}.")
     return said
 
@@ -121,9 +119,11 @@ def _number(contrast: Contrast) -> str:
 
 
 def _of_task(task: str, verdicts: Sequence[verdict.Verdict]) -> str:
-    mine = [one for one in verdicts if one.task == task]
-    if not mine:
-        return ""
+    mine = [
+        one
+        for one in verdicts
+        if one.task == task and any(contrast.seeds >= LEAST_PAIRS for contrast in one.contrasts)
+    ]
     parts = []
     for one in mine:
         if one.correction == verdict.UNCONTROLLED and max(one.lags) > 0:
@@ -141,7 +141,7 @@ def _of_task(task: str, verdicts: Sequence[verdict.Verdict]) -> str:
     undecided = [
         one.name for one in mine
         if one.correction != verdict.UNCONTROLLED and not one.helps_at and not one.hurts_at
-        and any(c.name == "control" and c.seeds for c in one.contrasts)
+        and any(c.name == "control" and c.seeds >= LEAST_PAIRS for c in one.contrasts)
     ]  # fmt: skip
     if undecided:
         parts.append(f"neither shown to help nor to harm: {', '.join(undecided)}")

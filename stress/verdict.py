@@ -168,8 +168,12 @@ def _words(
     margin: float,
 ) -> str:
     parts = []
-    if not any(c.seeds for c in (*free.values(), *control.values())):
+    pairs = max((c.seeds for c in (*free.values(), *control.values())), default=0)
+    if pairs == 0:
         parts.append("Nothing to compare with yet.")
+    elif pairs < LEAST_PAIRS:
+        parts.append(f"At most {pairs} pairs of seeds so far, which decide nothing.")
+        free, control = {}, {}
     if any(c.seeds for c in free.values()):
         if verdict.near_free_up_to is not None:
             parts.append(
