@@ -110,7 +110,9 @@ def _primary(report: Report) -> str:
         ), "The strip is the margin within which things count as equal." if margins else "", "",
     ))  # fmt: skip
     parts.append(ratios("Ratios of times to the threshold", times))
-    parts.append(bullets([f"{c['name']}: {c['sentence']}" for c in found]))
+    parts.append(bullets([f"{c['name']}: {c['sentence']}" for c in found if c["seeds"]]))
+    if open_ := [f"{c['name']}: {c['sentence']}" for c in found if not c["seeds"]]:
+        parts.append(folded(f"{len(open_)} without any pair of runs", bullets(open_)))
     parts.append(folded("The contrasts in numbers", _contrast_table("Contrasts named beforehand", found)))
     return "".join(parts)
 
