@@ -1,7 +1,7 @@
 """The finished cells of a study in one small file, from which its report can be made again.
 
-cells.json.zst is a line of JSON a cell, compressed, with three digits of every figure of curves and
-diagnostics, and of runs for tuning no diagnostics.
+cells.json.zst is a line of JSON a cell, compressed. Of curves it has three digits of every figure, of
+diagnostics two, and none of runs for tuning or for the clock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import zstandard
 from stress.watched import DIAGNOSTICS
 
 FILE = "cells.json.zst"
-DIGITS = 3
 LEVEL = 19
 
 
@@ -25,6 +24,8 @@ def pack(folder: Path, target: Path) -> Path:
     packed file. Raises FileNotFoundError without a study."""
     study = (folder / "study.resolved.json").read_text()
     cells = [json.loads(path.read_text()) for path in sorted((folder / "cells").glob("*.json"))]
+    if (asked := json.loads(study).get("cells")) is not None:
+        cells = [cell for cell in cells if cell["id"] in set(asked)]
     target.mkdir(parents=True, exist_ok=True)
     (target / "study.resolved.json").write_text(study)
     lines = "".join(json.dumps(_slim(cell), separators=(",", ":")) + "\n" for cell in cells)
@@ -40,18 +41,18 @@ def unpack(packed: Path) -> Iterator[dict[str, Any]]:
 
 
 def _slim(cell: dict[str, Any]) -> dict[str, Any]:
-    kept = () if cell["purpose"] == "tuning" else DIAGNOSTICS
+    kept = DIAGNOSTICS if cell["purpose"] == "main" else ()
     diagnostics = {name: values for name, values in cell["diagnostics"].items() if name in kept}
     steps = cell["curve"]["steps"]
     return cell | {
-        "curve": _rounded(cell["curve"]) | {"steps": steps},
-        "diagnostics": _rounded(diagnostics),
+        "curve": _rounded(cell["curve"], 3) | {"steps": steps},
+        "diagnostics": _rounded(diagnostics, 2),
     }
 
 
-def _rounded(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    return {name: [_short(value) for value in values] for name, values in columns.items()}
+def _rounded(columns: dict[str, list[Any]], digits: int) -> dict[str, list[Any]]:
+    return {name: [_short(value, digits) for value in values] for name, values in columns.items()}
 
 
-def _short(value: Any) -> Any:
-    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+def _short(value: Any, digits: int) -> Any:
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
