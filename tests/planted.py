@@ -39,6 +39,7 @@ TASKS = {
     "memory-lstm": f"{MEMORY}\n{RECURRENT}lstm}}\n",
     "pendulum": f"sim: {{name: pendulum, max_steps: 20}}\n{PLAIN}\n",
     "tabular": f"sim: {{name: tabular}}\n{PLAIN}\n",
+    "slowtail": f"sim: {{name: slowtail, mean_us: 2}}\n{PLAIN}\n",
     "masked": f"sim: {{name: RELAY}}\n{PLAIN}\n",
 }
 

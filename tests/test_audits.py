@@ -130,6 +130,13 @@ def test_after_a_restart_versions_that_nobody_has_are_unaudited_and_later_ones_a
     assert train(successor, acted(successor, slots(), 8), 8)["audit_label_steps"] > 0
 
 
+def test_a_version_that_is_taken_up_again_is_audited_by_the_weights_it_has_then():
+    updater = update()
+    train(updater, acted(updater, slots(), 4), 4)
+    updater.load_weights(updater.flat_weights * 1.5)
+    assert "label" not in names(train(updater, acted(updater, slots(), 4), 4))
+
+
 def test_steps_that_are_not_trained_on_are_not_compared():
     updater = update()
     train(updater, slots(), 0)

@@ -181,9 +181,12 @@ def healthy(folder, task, settings, masked):
         assert any(one[figure] is not None for one in lines), figure
 
 
+ALL = [*zip(ARMS, itertools.cycle(TASKS), itertools.cycle(LAGS)), ("ppo", "memory", ASYNC)]
+
+
 @pytest.mark.parametrize(
     ("arm", "task", "lag"),
-    [*zip(ARMS, itertools.cycle(TASKS), itertools.cycle(LAGS)), ("ppo", "memory", ASYNC)],
+    [pytest.param(*one, marks=[pytest.mark.soak] * (i % 2)) for i, one in enumerate(ALL)],
 )
 def test_no_audit_speaks_up_in_a_healthy_run(arm, task, lag, tmp_path, masked):
     settings = LAGS.get(lag, lag).split() + settings_of(arm)
