@@ -11,7 +11,9 @@ import torch
 from liverun import LiveRun, equal
 from zygote import Zygote
 
+import config
 from consumers import shelf
+from producers.prepare import prepare
 
 TWO = "learner.count=2"
 ASYNC = ("mode=async", "staleness.limit=1", "stop.versions=30")
@@ -252,3 +254,23 @@ def test_a_learner_that_loses_another_waits_to_be_ended_and_says_why(live):
     run.learner()
     assert run.stop() == 0
     run.check_books()
+
+
+def test_settings_that_change_on_the_way_hold_for_both_from_the_same_version_on(live):
+    """Else their weights would differ, and they would end by themselves."""
+    run = live(TWO, *ASYNC[:2], "stop.versions=1000000", "learner.learning_rate=1e-3")
+    run.start()
+    for rate in (3e-3, 1e-4):
+        updates = run.counters()["updates"]
+        assert run.until(lambda updates=updates: run.counters()["updates"] > updates + 2)
+        changed = prepare(run.prepared.document.path, [TWO, *ASYNC[:2], f"learner.learning_rate={rate}",
+                                                       "stop.versions=1000000"])  # fmt: skip
+        (run.folder / "config.resolved.yaml").write_text(config.dump_resolved(changed.config))
+        run.control.announce_settings()
+        assert run.until(lambda rate=rate: shown(run, "learning_rate") == rate)
+    assert run.stop() == 0
+    run.check_books()
+
+
+def shown(run, gauge):
+    return run.control.gauges(run.table.learner)[gauge]
