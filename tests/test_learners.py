@@ -11,9 +11,7 @@ import torch
 from liverun import LiveRun, equal
 from zygote import Zygote
 
-import config
 from consumers import shelf
-from producers.prepare import prepare
 
 TWO = "learner.count=2"
 ASYNC = ("mode=async", "staleness.limit=1", "stop.versions=30")
@@ -260,16 +258,26 @@ def test_settings_that_change_on_the_way_hold_for_both_from_the_same_version_on(
     """Else their weights would differ, and they would end by themselves."""
     run = live(TWO, *ASYNC[:2], "stop.versions=1000000", "learner.learning_rate=1e-3")
     run.start()
-    for rate in (3e-3, 1e-4):
-        updates = run.counters()["updates"]
-        assert run.until(lambda updates=updates: run.counters()["updates"] > updates + 2)
-        changed = prepare(run.prepared.document.path, [TWO, *ASYNC[:2], f"learner.learning_rate={rate}",
-                                                       "stop.versions=1000000"])  # fmt: skip
-        (run.folder / "config.resolved.yaml").write_text(config.dump_resolved(changed.config))
-        run.control.announce_settings()
+    path = run.folder / "config.resolved.yaml"
+    resolved = path.read_text()
+    assert "learning_rate: 0.001" in resolved
+    for waits, rate in ((0, 3e-4), (1, 2e-4)):
+        assert run.until(lambda: run.counters()["updates"] > 2)
+        os.kill(run.producers[waits].pid, signal.SIGSTOP)
+        assert run.until(lambda waits=waits: leased(run.rings[1 - waits]) and not leased(run.rings[waits]))
+        path.write_text(resolved.replace("learning_rate: 0.001", f"learning_rate: {rate!r}"))
+        run.control.announce_settings()  # one has its part of a batch, the other waits for it and is woken
+        time.sleep(0.2)
+        os.kill(run.producers[waits].pid, signal.SIGCONT)
         assert run.until(lambda rate=rate: shown(run, "learning_rate") == rate)
+    updates = run.counters()["updates"]
+    assert run.until(lambda: run.counters()["updates"] > updates + 2)
     assert run.stop() == 0
     run.check_books()
+
+
+def leased(ring):
+    return any(state in ("leased", "ready") for state, *_ in ring.observe().slots)
 
 
 def shown(run, gauge):
