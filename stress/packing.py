@@ -20,14 +20,18 @@ LEVEL = 19
 
 
 def pack(folder: Path, target: Path) -> Path:
-    """Packs the cells of a study's folder into another one, with a copy of what the study is. Returns the
-    packed file. Raises FileNotFoundError without a study."""
-    study = (folder / "study.resolved.json").read_text()
+    """Packs the cells of a study's folder into another one, with what the study is, but for where it lay.
+    Returns the packed file. Raises FileNotFoundError without a study."""
+    study = json.loads((folder / "study.resolved.json").read_text())
+    if "file" in study:
+        study["file"] = Path(study["file"]).name
+    study.get("study", {}).get("study", {}).pop("dir", None)
     cells = [json.loads(path.read_text()) for path in sorted((folder / "cells").glob("*.json"))]
-    if (asked := json.loads(study).get("cells")) is not None:
-        cells = [cell for cell in cells if cell["id"] in set(asked)]
+    if "cells" in study:
+        asked = set(study["cells"])
+        cells = [cell for cell in cells if cell["id"] in asked]
     target.mkdir(parents=True, exist_ok=True)
-    (target / "study.resolved.json").write_text(study)
+    (target / "study.resolved.json").write_text(json.dumps(study, indent=1) + "\n")
     lines = "".join(json.dumps(_slim(cell), separators=(",", ":")) + "\n" for cell in cells)
     packed = target / FILE
     packed.write_bytes(zstandard.ZstdCompressor(level=LEVEL).compress(lines.encode()))

@@ -44,7 +44,7 @@ def analyse(records: Records, *, resamples: int = RESAMPLES) -> dict[str, Any]:
     laid = realised.lay(records)
     clock = _wall_clock(records, resamples)
     found = {
-        "study": records.study,
+        "study": {key: value for key, value in records.study.items() if key != "cells"},
         "state": _state(records),
         "primary": [contrast.report() for contrast in primary],
         "verdicts": [one.report() for one in verdicts],
