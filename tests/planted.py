@@ -124,7 +124,11 @@ class Line(Rig):
         resolved = folder / "config.resolved.yaml"
         resolved.write_text(config.dump_resolved(self.prepared.config))
         weights = self.weights if channel is None else channel(self.weights)
-        self.learner = Learner(config.load_resolved(resolved), folder, self.control, weights, self.rings)
+        try:
+            self.learner = Learner(config.load_resolved(resolved), folder, self.control, weights, self.rings)
+        except BaseException:
+            self.close()
+            raise
 
     def run(self, plant=""):
         """From the first step to the last version, with the fault `plant` active in the producers. Returns
