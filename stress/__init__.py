@@ -5,6 +5,6 @@ what is finished, `runner` is the loop that has cells run in warm workers, `host
 for one cell. docs/stress.md explains the file and the store.
 
 `report` turns a store into a page and its numbers: `records` reads and judges runs, `statistics` and
-`inference` hold the mathematics, `contrasts` compares pairs, `verdict`, `realised`, `alarms` and `summary` say
-what follows, `page` with `panels`, `charts` and `markup` shows it and computes nothing.
+`inference` hold the mathematics, `contrasts` compares pairs, `verdict`, `realised`, `alarms` and `summary`
+say what follows, `page` with `panels`, `charts` and `markup` shows it and computes nothing.
 """
