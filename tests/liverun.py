@@ -1,6 +1,7 @@
 """A run with real producers and real learners whose supervisor is the test: learners are killed and taken up
 as often as it likes."""
 
+import contextlib
 import json
 import os
 import signal
@@ -145,7 +146,8 @@ class LiveRun:
         """Kills and awaits the learners that are left."""
         for pid in self.pids:
             if pid not in self.codes:
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # ended, and not told of yet
+                    os.kill(pid, signal.SIGKILL)
         self._event(lambda: len(self.codes) == len(self.pids))
 
     def lives(self):
