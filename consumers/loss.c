@@ -233,7 +233,8 @@ static void losses(hr_objective *o) {
             for (int32_t c = first; c < first + o->choices[h]; c++) {
                 hr_vec p = load(o->d_logits + c * column + i, lanes), log_p = load(o->scratch + c * n + i, lanes);
                 hr_vec taken = vec_select(action == c - first, vec_all(1.0f), zero);
-                store(o->d_logits + c * column + i, d_log_prob * (taken - p) + bonus * p * (log_p + own), lanes);
+                hr_vec slope = d_log_prob * (taken - p) + bonus * p * (log_p + own); /* 0 times NaN is no 0 */
+                store(o->d_logits + c * column + i, vec_select(kept, slope, zero), lanes);
             }
             first += o->choices[h];
         }

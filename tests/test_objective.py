@@ -109,6 +109,15 @@ def test_any_minibatch_gives_the_same_figures_targets_and_gradients(**options):
     assert_equal(Case(options.pop("seed"), options.pop("horizon"), options.pop("segments"), **options))
 
 
+@pytest.mark.parametrize("correction", NATIVE)
+@pytest.mark.parametrize("prior", [False, True])
+def test_a_step_that_is_not_valid_may_allow_no_choice(correction, prior):
+    case = Case(3, 6, 9, (2, 3), prior=prior, masked=True, partial=True, correction=correction)
+    case.steps.mask[~case.steps.valid] = False
+    assert not case.steps.mask.any(-1).all()
+    assert_equal(case)
+
+
 @pytest.mark.parametrize("correction", sorted(CORRECTIONS))
 @pytest.mark.parametrize("partial", [False, True])
 @pytest.mark.parametrize("anchored", [False, True])
