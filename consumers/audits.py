@@ -179,7 +179,7 @@ class Audits:
         form = FORMS[self._settings.correction]
         log_ratio = column((view.proximal if form.of_target else view.log_prob) - batch.behaviour)
         segment = Segment(column(values), column(batch.rewards), terminated, truncated, valid, log_ratio)
-        if not (np.isfinite(segment.values).all() and np.isfinite(segment.rewards).all()):
+        if not (np.isfinite(segment.values).all() and np.isfinite(segment.rewards[valid]).all()):
             return  # the steps made of them are skipped, and told of
         sums = summed(segment, form, self._settings)
         apart = np.abs([column(target) - sums.targets, column(view.advantage) - sums.advantages])
@@ -233,7 +233,9 @@ class Audits:
             if kept is not None:
                 apart = torch.where(kept[rows], apart, 0.0)
             error = max(error, float(apart.max()))
-            scale = max(scale, logit_scale(logits, self._log_std, chosen))
+            if count:  # what the others hold must not widen the limit
+                ours = (logits, chosen) if kept is None else (logits[kept[rows]], chosen[kept[rows]])
+                scale = max(scale, logit_scale(ours[0], self._log_std, ours[1]))
             steps += count
             if self._bf16 and version % GAP_EVERY == 0:
                 with torch.autocast(self._device.type, torch.bfloat16):

@@ -79,5 +79,5 @@ def summed(segment: Segment, form: Form, settings: Any) -> Sums:
         return Sums(targets, corrections, size)
     following = np.append(lambda_ * targets[1:] + (1 - lambda_) * values[1:-1], values[-1])
     following = np.where(goes_on, following, values[1:])
-    q = rewards + gamma * ~terminated * following
-    return Sums(targets, np.where(valid, q - values[:-1], 0.0), max(size, np.abs(q).max()))
+    q = np.where(valid, rewards + gamma * ~terminated * following, values[:-1])
+    return Sums(targets, q - values[:-1], max(size, np.abs(q).max()))

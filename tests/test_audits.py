@@ -158,6 +158,21 @@ def test_steps_that_are_not_trained_on_are_not_compared():
     assert figures["audit_label_steps"] == young.fields["valid"].sum()
 
 
+def test_the_action_of_a_reset_step_widens_no_limit():
+    """It is ignored: any number may stand there."""
+    spec = SPEC | {"heads": [{"low": -1.0, "high": 1.0}]}
+    limits = []
+    for ignored in (0.0, 1e4):
+        updater, on = update(spec=spec), slots(p_end=0.2)
+        batch = Batch(on, device=CPU, discrete=False)
+        batch.action = torch.from_numpy(np.random.default_rng(0).normal(size=batch.action.shape)).float()
+        batch.action[~batch.valid] = ignored
+        updater.audits.begin(batch, 0, updater.flat_weights)
+        batch.close()
+        limits.append(updater.audits.figures["audit_label_tolerance"])
+    assert limits[0] == limits[1]
+
+
 @pytest.mark.parametrize("kind", [{}, {"recurrent": "lstm"}], ids=str)
 def test_weights_may_change_inside_a_segment(kind):
     """Two versions act in turn; the state is handed on from one to the other."""
@@ -331,6 +346,16 @@ def test_a_segment_is_summed_up_now_and_then_in_the_units_of_the_rewards(targets
         assert "target" not in names(figures)
     assert [math.isnan(x) for x in told] == [False, True, True, False, False]
     assert max(x for x in told if not math.isnan(x)) < 1e-5
+
+
+def test_what_a_reset_step_holds_keeps_no_segment_from_being_summed_up():
+    updater, on = update(correction="vtrace"), slots(p_end=0.0)
+    for slot in on:
+        slot.fields["truncated"][2], slot.fields["valid"][3] = 1, 0
+        slot.fields["reward"][3] = slot.fields["logprob"][3] = np.nan
+    figures = train(updater, on)
+    assert figures["audit_target_error"] < 1e-6
+    assert "target" not in names(figures)
 
 
 def test_what_no_number_comes_of_is_not_summed_up():
