@@ -106,6 +106,8 @@ class Batch:
         # [T, A] bool, None where that is all of them; kept: in the loss
         self.valid = None if self.valid_steps == valid.numel() else valid
         self.kept = None if self.kept_steps == kept.numel() else kept
+        if not discrete and self.valid is not None:  # else a gradient would be 0 times whatever stands there
+            self.action = torch.where(self.valid.unsqueeze(-1), self.action, 0.0)
 
     def acting(self, index: Tensor) -> Tensor:
         """The versions of the weights that acted in the segments `index` [m]: [T, m] int64."""

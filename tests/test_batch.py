@@ -172,6 +172,14 @@ def test_segments_that_do_not_divide_are_refused():
         list(batch_of(4, 3).minibatches(5, torch.Generator()))
 
 
+def test_a_continuous_action_that_is_ignored_may_be_anything():
+    slot = FakeSlot(0, 4)
+    valid = slot.fields["valid"] > 0
+    slot.fields["action"] = np.where(valid, 0.5, np.nan).astype(np.float32)[..., None]
+    batch = Batch([slot], device=CPU, discrete=False)
+    assert torch.equal(batch.action[..., 0], 0.5 * torch.from_numpy(valid))
+
+
 def test_where_every_step_is_valid_there_is_no_mask():
     slot = FakeSlot(0, 4)
     slot.fields["valid"] = np.ones((HORIZON, 4), np.uint8)
