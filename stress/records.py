@@ -25,6 +25,7 @@ Array = NDArray[np.float64]
 FINAL_SHARE = 0.1  # of the steps, the last: their mean score is the final one
 COLLAPSE = 0.5  # final below this share of the run's own best ...
 COLLAPSE_FROM = 0.25  # ... which has passed this share of the solved score
+RATIO_APART = 1e-3  # rounding alone takes ratios without lag up to 2e-5 from 1
 UNCONTROLLED = "none"  # the arm that ignores who acted
 
 
@@ -177,8 +178,9 @@ class Cell:
         gates = self.record.get("gates") or {}
         if gates.get("grad_norm_max") == 0:
             return "all its gradients were zero"
-        if self.arm.mode != "sync" and self.lag_mean > 0 and gates.get("ratio_apart_max") == 0:
-            return "its ratios were exactly 1 although it lagged"
+        apart = gates.get("ratio_apart_max")
+        if self.arm.mode != "sync" and self.lag_mean > 0 and apart is not None and apart < RATIO_APART:
+            return "its ratios were 1 but for rounding although it lagged"
         return None
 
 
