@@ -255,12 +255,12 @@ class RunCollector(Collector):
             self._add("learner_wait_seconds_total", own["wait_no_data_ns"] / 1e9, index, "no_data")
             for phase, name in LEARNER_PHASES.items():
                 self._add("learner_phase_seconds_total", own[name] / 1e9, index, phase)
+            self._add("learner_examined_slots_total", own["examined_slots"], index)
         self._add("learner_last_update_timestamp_seconds", timestamp("last_update_unix_ns"), 0)
         self._add("learner_nonfinite_batches_total", counters["nonfinite_batches"], 0)
         self._add("learner_nonfinite_steps_total", counters["nonfinite_steps"], 0)
         self._add("learner_rollbacks_total", counters["rollbacks"], 0)
         self._add("learner_resumes_total", counters["resumes"], 0)
-        self._add("learner_examined_slots_total", counters["examined_slots"], 0)
         self._add("episodes_total", counters["episodes"])
         if counters["ready"]:
             self._add("policy_version", counters["version"])

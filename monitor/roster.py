@@ -43,9 +43,8 @@ class Roster:
         return self._control.process(member.slot)
 
     def mark(self, member: Member, state: str) -> None:
-        """By it the learner knows whom to grant credit, and everybody else what to show."""
-        self._control.set_process(member.slot, state=state)
-        self._control.bell_ring(0)
+        """By it its learner knows whom to grant credit, and everybody else what to show."""
+        self._set(member, state=state)
 
     def spawn(self, member: Member, extra: Sequence[str], *, worth: int, tick: int) -> None:
         """Starts the next process of a row, with the arguments of the last one and `extra`. `worth`: what its
@@ -66,7 +65,10 @@ class Roster:
     def _enter(self, member: Member, pid: int, **rest: Any) -> None:
         used = procfs.usage(pid) if pid else None
         start_time = used.start_ticks if used else 0
-        self._control.set_process(
-            member.slot, role=member.role, role_index=member.index, pid=pid, start_time=start_time, **rest
-        )
-        self._control.bell_ring(0)
+        self._set(member, role=member.role, role_index=member.index, pid=pid, start_time=start_time, **rest)
+
+    def _set(self, member: Member, **identity: Any) -> None:
+        """Changes a row, and has every learner look again."""
+        self._control.set_process(member.slot, **identity)
+        for learner in self.of_role("learner"):
+            self._control.bell_ring(learner.index)

@@ -7,7 +7,7 @@ import signal
 import pytest
 from rings import produce
 
-from monitor import children, rundir
+from monitor import children, roster, rundir
 from ringbuf.repair import Repair
 
 
@@ -59,3 +59,15 @@ def test_slots_left_for_a_learner_that_could_not_be_started_are_given_back(rig):
     repair.drop_ready()
     assert run.ring.books()["dropped"]["shutdown"] == 1
     assert run.ring.books()["in_flight"] == 0
+
+
+def test_a_producer_that_comes_or_goes_wakes_the_learner_that_is_to_give_it_credit(rig, nursery):
+    """Also one that does not lead: it would see it only when its slice of a wait has passed."""
+    control = rig(rings=2).control
+    rows = roster.Roster(control, nursery, "run", "directory")
+    members = [("learner", 0), ("learner", 1), ("producer", 0), ("producer", 1)]
+    for slot, (role, index) in enumerate(members, 1):
+        rows.add(children.Member(role, index, slot, []), ["sleep"], [])
+    seen = [control.bell_value(learner) for learner in (0, 1)]
+    rows.mark(rows.of_role("producer")[1], "running")
+    assert all(control.bell_wait(learner, seen[learner], 0) for learner in (0, 1))

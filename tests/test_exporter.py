@@ -31,16 +31,17 @@ ABSENT_AT_FIRST = {
 class Machine:
     """The shared memory of a run of two producers, whose counters the test writes itself."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, learners=1):
         run_file = directory / "run.yaml"
-        run_file.write_text("sim: {name: cartpole}\nproducers: {agents: 8, count: 2}\n")
+        run_file.write_text(
+            f"sim: {{name: cartpole}}\nproducers: {{agents: 8, count: 2}}\nlearner: {{count: {learners}}}\n"
+        )
         self.segments = Segments(prepare(str(run_file), []), uuid.uuid4())
-        self.table = Table.of(2)
+        self.table = Table.of(2, learners)
         control = self.segments.control
         own = procfs.usage(os.getpid())
-        for slot, (role, index) in zip(
-            self.table.all, [("producer", 0), ("producer", 1), ("learner", 0), ("exporter", 0)], strict=True
-        ):
+        rows = [("producer", 0), ("producer", 1), *(("learner", i) for i in range(learners)), ("exporter", 0)]
+        for slot, (role, index) in zip(self.table.all, rows, strict=True):
             control.set_process(
                 slot,
                 role=role,
@@ -149,6 +150,25 @@ def test_alarms_of_audits_are_counted_by_audit(machine):
     for number, audit in enumerate(CAUSES, 1):
         assert samples["headrace_audit_alarms_total", (("audit", audit),)] == number
     assert samples["headrace_audit_steps_total", (("outcome", "unaudited"),)] == 9
+
+
+def test_of_several_learners_each_tells_of_its_own_work_and_the_first_of_what_is_common(tmp_path):
+    machine = Machine(tmp_path, learners=2)
+    try:
+        first, second = (machine.own(slot) for slot in machine.table.learners)
+        first.counter_set("updates", 7)
+        for name in ("wait_no_data_ns", "forward_ns"):
+            second.counter_set(name, 1_500_000_000)
+        second.counter_set("examined_slots", 3)
+        samples = machine.scrape()
+    finally:
+        machine.segments.close()
+    other = ("learner", "1")
+    assert samples["headrace_learner_examined_slots_total", (other,)] == 3
+    assert samples["headrace_learner_wait_seconds_total", (other, ("reason", "no_data"))] == 1.5
+    assert samples["headrace_learner_phase_seconds_total", (other, ("phase", "forward"))] == 1.5
+    assert samples["headrace_learner_updates_total", (("learner", "0"),)] == 7
+    assert ("headrace_learner_updates_total", (other,)) not in samples, "both would be counted twice"
 
 
 def test_timestamps_begin_with_the_run_so_that_ages_are_bounded(machine):
