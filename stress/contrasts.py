@@ -13,10 +13,12 @@ import numpy as np
 from stress.inference import (
     LEVEL,
     equivalence,
+    holm,
     paired_t,
     seeds_to_decide,
     seeds_to_equate,
     sign_flips,
+    swaps,
 )
 from stress.records import Arm, Cell, Records
 from stress.statistics import (
@@ -73,9 +75,9 @@ class Contrast:
     improvement: Interval = NOTHING
     """How often a seed of a beats one of b."""
     p: float = 1.0
-    """Of no difference, Student's t on the pairs."""
+    """Of no difference, Student's t on the pairs; of times the p that decides."""
     p_signs: float = 1.0
-    """The same, by flipping signs."""
+    """The same, by flipping signs; of times by swapping the runs of a pair."""
     p_equivalence: float = 1.0
     """Of a difference of the margin or more."""
     adjusted: float | None = None
@@ -160,6 +162,17 @@ def settle(contrast: Contrast, adjusted: float | None = None) -> None:
     contrast.sentence = sentence(contrast)
 
 
+def settle_together(contrasts: Sequence[Contrast]) -> None:
+    """Decides one family of contrasts by Holm's correction. Those of too few pairs are not in it."""
+    enough = [contrast for contrast in contrasts if contrast.seeds >= LEAST_PAIRS]
+    p = [contrast.p_equivalence if contrast.kind == "equivalence" else contrast.p for contrast in enough]
+    for contrast, adjusted in zip(enough, holm(p)):
+        settle(contrast, adjusted)
+    for contrast in contrasts:
+        if contrast.seeds < LEAST_PAIRS:
+            settle(contrast)
+
+
 def _scores(contrast: Contrast, pairs: Mapping[tuple[str, int], tuple[Cell, Cell]], resamples: int) -> None:
     """Tasks weigh alike: a seed's difference is the mean of those of its tasks."""
     by_seed: dict[int, list[tuple[float, float]]] = {}
@@ -209,13 +222,21 @@ def _times(contrast: Contrast, pairs: list[tuple[Cell, Cell]], resamples: int) -
         ])  # fmt: skip
         columns += [times, reached]
     contrast.estimate = ratio_of_times(*columns, paired=True, resamples=resamples)
-    contrast.failed = int((~columns[1]).sum()), int((~columns[3]).sum())
-    contrast.means = float(np.mean(columns[0])), float(np.mean(columns[2]))
+    a, a_reached, b, b_reached = columns
+    contrast.p = contrast.p_signs = swaps(*columns)
+    if len(pairs) < SIGNS_FROM:  # a run that never got there has no time to take the logarithm of
+        all_there = a_reached.all() and b_reached.all()
+        contrast.p = paired_t(np.log(a) - np.log(b)).p if all_there else 1.0
+    contrast.failed = int((~a_reached).sum()), int((~b_reached).sum())
+    contrast.means = float(np.mean(a)), float(np.mean(b))
     contrast.shared = not all(cell.record.get("exclusive") for pair in pairs for cell in pair)
 
 
 def _outcome_of_times(contrast: Contrast) -> str:
+    """An interval alone errs too often with few pairs, and a test alone says nothing of how much."""
     _, low, high = contrast.estimate
+    if (contrast.p if contrast.adjusted is None else contrast.adjusted) > LEVEL:
+        return "not decided"
     return "faster" if high < 1 else "slower" if low > 1 else "not decided"
 
 
@@ -255,6 +276,7 @@ def sentence(contrast: Contrast) -> str:
             notes.append(f"{c.failed[0]} and {c.failed[1]} of them never got there and count as failures")
         if c.shared:
             notes.append("measured while other work ran on the machine")
+        notes.append(f"p {p_value(c.p)}")
     else:
         number = (
             f"difference {signed(c.estimate.estimate)} [{signed(c.estimate.low)}, {signed(c.estimate.high)}]"
@@ -265,11 +287,11 @@ def sentence(contrast: Contrast) -> str:
             notes.append(f"margin ±{c.margin:g}, p of a larger difference {p_value(c.p_equivalence)}")
         else:
             notes.append(f"p {p_value(c.p)}")
-        if c.adjusted is not None:
-            notes.append(f"after Holm's correction {p_value(c.adjusted)}")
-        if c.outcome == "not decided":
-            wanted = "more than 10,000" if c.wanted is None else f"about {c.wanted}"
-            notes.append(f"{wanted} seeds would decide if things are as they look")
+    if c.adjusted is not None:
+        notes.append(f"after Holm's correction {p_value(c.adjusted)}")
+    if c.kind != "ratio" and c.outcome == "not decided":
+        wanted = "more than 10,000" if c.wanted is None else f"about {c.wanted}"
+        notes.append(f"{wanted} seeds would decide if things are as they look")
     if c.seeds < LEAST_PAIRS:
         notes.append(f"fewer than {LEAST_PAIRS} decide nothing")
     if c.left_out:

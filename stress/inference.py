@@ -10,7 +10,9 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+
+from stress.statistics import expected_time
 
 LEVEL = 0.05
 POWER = 0.8
@@ -65,15 +67,38 @@ def sign_flips(differences: ArrayLike) -> float:
     n = d.size
     if n == 0:
         return 1.0
+    return _as_far(np.abs((1 - 2 * _flips(n)) @ d), abs(float(d.sum())), n)
+
+
+def swaps(a: ArrayLike, a_reached: ArrayLike, b: ArrayLike, b_reached: ArrayLike) -> float:
+    """p of the ratio of expected times if the two runs of a pair could as well have changed places; a, b and
+    whether they reached the target [seeds], by pairs, as in statistics.ratio_of_times. All ways are tried up
+    to EXACT_SEEDS, as by `sign_flips`."""
+    columns = [np.asarray(column, np.float64) for column in (a, a_reached, b, b_reached)]
+    n = columns[0].size
+    if not (columns[1].any() or columns[3].any()):
+        return 1.0
+    a, a_reached, b, b_reached = (column[np.lexsort(columns)] for column in columns)
+
+    def apart(swapped: NDArray[np.bool_]) -> NDArray[np.float64]:
+        one = expected_time(np.where(swapped, b, a), np.where(swapped, b_reached, a_reached))
+        other = expected_time(np.where(swapped, a, b), np.where(swapped, a_reached, b_reached))
+        with np.errstate(divide="ignore"):
+            return np.abs(np.log(one / other))
+
+    return _as_far(apart(_flips(n) == 1), float(apart(np.zeros(n, bool))), n)
+
+
+def _flips(n: int) -> NDArray[np.int64]:
+    """1 where a pair is turned round: all ways for few pairs, else drawn; [ways, n]."""
     if n <= EXACT_SEEDS:
-        signs = 1 - 2 * ((np.arange(2**n)[:, None] >> np.arange(n)) & 1)
-        extra = 0
-    else:
-        signs = np.random.default_rng([_SEED, n]).choice((-1, 1), size=(SIGNS, n))
-        extra = 1  # the signs that were found
-    sums, found = np.abs(signs @ d), abs(float(d.sum()))
-    as_far = int((sums >= found * (1 - 1e-12)).sum())
-    return (as_far + extra) / (len(signs) + extra)
+        return (np.arange(2**n)[:, None] >> np.arange(n)) & 1
+    return np.random.default_rng([_SEED, n]).integers(2, size=(SIGNS, n))
+
+
+def _as_far(ways: NDArray[np.float64], found: float, n: int) -> float:
+    extra = 0 if n <= EXACT_SEEDS else 1  # the way that was found, which is not among those drawn
+    return (int((ways >= found * (1 - 1e-12)).sum()) + extra) / (len(ways) + extra)
 
 
 def equivalence(differences: ArrayLike, margin: float) -> float:

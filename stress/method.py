@@ -26,7 +26,9 @@ METHOD = (
     "else does if they differ; both after Holm's correction over all such arms.",
     "Times: the expected time under restarts, which is all time spent over the number of runs that reached "
     "the threshold. Runs that never did count with all their time. A ratio is decided if its 95 % interval "
-    "excludes 1.",
+    "excludes 1 and, at 5 %, the test that lets the two runs of a pair change places says so too (of fewer "
+    "than six pairs, which that cannot decide, t on the logarithms of the times); where it was not named "
+    "beforehand, after Holm's correction.",
     "Seeds that would decide: by a power analysis for 80 %, if the true difference is the one found; for an "
     "equivalence, if there is no difference.",
     f"Alarm of a diagnostic: the {IN_A_ROW}nd of {IN_A_ROW} points in a row beyond the {QUANTILE:.0%} "

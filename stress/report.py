@@ -16,7 +16,7 @@ from typing import Any
 
 from monitor import exits
 from stress import alarms, contrasts, packing, realised, summary, verdict
-from stress.contrasts import LEAST_PAIRS, TIME, Contrast, judge, signed
+from stress.contrasts import LEAST_PAIRS, TIME, Contrast, judge, settle_together, signed
 from stress.page import page
 from stress.records import Arm, Cell, Records
 from stress.statistics import RESAMPLES
@@ -161,7 +161,8 @@ def _wall_clock(records: Records, resamples: int) -> list[Contrast]:
         if (base := _synchronous(records, arm)) is not None:
             name = f"{_name(records, arm)} on {arm.task}"
             contrast = Contrast(name, "ratio", TIME, name, _name(records, base))
-            found.append(judge(contrast, cells, records.arms[base], resamples=resamples))
+            found.append(judge(contrast, cells, records.arms[base], resamples=resamples, alone=False))
+    settle_together(found)
     return found
 
 

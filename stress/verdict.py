@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stress.contrasts import LEAST_PAIRS, Contrast, judge, settle, signed
-from stress.inference import holm
+from stress.contrasts import LEAST_PAIRS, Contrast, judge, settle_together, signed
 from stress.records import UNCONTROLLED, Arm, Cell, Records
 from stress.statistics import RESAMPLES
 
@@ -82,17 +81,11 @@ def verdicts(records: Records, *, resamples: int = RESAMPLES) -> list[Verdict]:
                 )  # fmt: skip
                 judge(contrast, cells, records.arms[other], resamples=resamples, alone=False)
                 verdict.contrasts.append(contrast)
-                if contrast.seeds >= LEAST_PAIRS:
-                    asked[question].append(contrast)
+                asked[question].append(contrast)
         found.append(verdict)
-    for question, contrasts in asked.items():
-        p = [c.p_equivalence if question == "free" else c.p for c in contrasts]
-        for contrast, adjusted in zip(contrasts, holm(p)):
-            settle(contrast, adjusted)
+    for contrasts in asked.values():
+        settle_together(contrasts)
     for verdict in found:
-        for contrast in verdict.contrasts:
-            if contrast.seeds < LEAST_PAIRS:
-                settle(contrast)
         _conclude(verdict, margin)
     return found
 

@@ -172,6 +172,38 @@ def test_flipped_signs_are_counted_as_they_are_all_written_out(d):
     assert at_least <= inference.sign_flips(d) <= near
 
 
+@given(
+    st.lists(
+        st.tuples(st.floats(1, 9), st.booleans(), st.floats(1, 9), st.booleans()), min_size=1, max_size=7
+    )
+)
+def test_runs_of_a_pair_change_places_in_all_the_ways_there_are(pairs):
+    def ratio(rows):
+        spent_a, reached_a, spent_b, reached_b = (math.fsum(column) for column in zip(*rows))
+        if not reached_a or not reached_b:
+            return math.inf
+        return abs(math.log(spent_a / reached_a / (spent_b / reached_b)))
+
+    found = inference.swaps(*zip(*pairs))
+    if not any(there or other for _, there, _, other in pairs):
+        assert found == 1
+        return
+    ways = itertools.product((False, True), repeat=len(pairs))
+    each = [
+        ratio([(*row[2:], *row[:2]) if turned else row for row, turned in zip(pairs, way)]) for way in ways
+    ]
+    at_least, near = (sum(x >= each[0] + e for x in each) / len(each) for e in (1e-9, -1e-9))
+    assert found == near if math.isinf(each[0]) else at_least <= found <= near
+
+
+def test_pairs_that_go_together_give_a_narrower_ratio_of_times():
+    a = np.geomspace(1, 10, 12)
+    there = np.ones(12, bool)
+    paired, apart = (statistics.ratio_of_times(a, there, 2 * a, there, paired=p) for p in (True, False))
+    assert paired == pytest.approx((0.5, 0.5, 0.5))
+    assert apart.high - apart.low > 0.2
+
+
 @given(differences, st.floats(0.1, 5))
 def test_what_is_shown_equal_within_a_margin_is_not_shown_to_differ_by_it(d, margin):
     p = inference.equivalence(d, margin)

@@ -5,12 +5,13 @@ import random
 import re
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 import studies
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stress import packing
+from stress import inference, packing
 from stress.markup import interval, number
 from stress.page import page
 from stress.records import Records
@@ -109,6 +110,14 @@ def test_a_lag_that_costs_nothing_is_shown_to_be_nearly_free():
     assert verdict_on(report, "ppo")["near_free_up_to"] == LAG
     assert "Nearly free up to lag 8" in verdict_on(report, "ppo")["words"]
     assert verdict_on(report, "none")["near_free_up_to"] is None
+
+
+def test_a_lag_beyond_one_that_is_not_shown_to_be_free_is_not_free_up_to():
+    report = say([*arms(ppo=1.0, noise=0.02), *runs("ppo", 1, 1.0, noise=0.02), *runs("ppo", 4, 0.6)])
+    found = verdict_on(report, "ppo")
+    free = {c["lag"]: c["outcome"] for c in found["contrasts"] if c["name"] == "free"}
+    assert free == {1: "equal", 4: "not decided", LAG: "equal"}
+    assert found["near_free_up_to"] == 1
 
 
 def test_no_sign_of_a_difference_is_no_equality():
@@ -228,6 +237,14 @@ def test_a_low_score_that_was_never_high_is_no_collapse():
     assert report["alarms"]["cartpole"]["fell"] == 0
 
 
+def test_the_final_score_is_that_at_the_end_of_the_budget_whatever_comes_behind_it():
+    run = studies.cell(0, 1.0)
+    curve = run["curve"]
+    for name, value in (("steps", 1.5 * studies.STEPS), ("seconds", 30.0), ("score", studies.FLOOR)):
+        curve[name].append(value)
+    assert say([run], ())["cells"][0]["final"] == pytest.approx(1.0, abs=0.1)
+
+
 def test_a_run_that_fell_and_recovered_has_fallen_and_not_collapsed():
     run = studies.cell(0, 1.0, lag=4)
     run["curve"]["score"][20:25] = [studies.FLOOR] * 5
@@ -267,6 +284,50 @@ def test_times_to_the_threshold_are_compared_by_their_ratio():
     assert unsure["outcome"] == "not decided"
 
 
+def timed(seconds, **keys):
+    return [
+        studies.cell(seed, purpose="wall", noise=0.0, seconds=x, **keys) for seed, x in enumerate(seconds)
+    ]
+
+
+def test_a_run_that_failed_is_charged_the_longest_time_of_any():
+    cells = [*timed([20.0] * 6, mode="sync"), *timed([10.0] * 5, mode="async", lag=1)]
+    lost = studies.failed(5, mode="async", lag=1, purpose="wall")
+    (found,) = say([*cells, lost], (CLOCK,))["primary"]
+    assert found["failed"] == [1, 0]
+    assert found["estimate"][0] == pytest.approx((5 * 2.5 + 20) / 5 / 5, rel=0.05)
+
+
+def test_fewer_steps_to_the_threshold_are_better():
+    steps = AGAINST_NONE | {"metric": "time_to_threshold"}
+    (found,) = say(arms(none=0.8, ppo=1.5, noise=0.01), (steps,))["primary"]
+    assert found["estimate"][2] < 0
+    assert found["outcome"] == "better"
+
+
+def test_times_are_told_apart_by_a_test_and_not_by_an_interval_alone():
+    sync, all_but_one = timed([20.0] * 6, mode="sync"), [10.0] * 5 + [21.0]
+    (found,) = say([*sync, *timed(all_but_one, mode="async", lag=1)], (CLOCK,), resamples=2000)["primary"]
+    assert found["estimate"][2] < 1
+    assert found["p"] == 4 / 64
+    assert found["outcome"] == "not decided"
+    five = [*timed([20.0, 20.1, 20.2, 20.3, 20.4], mode="sync"), *timed([10.0] * 5, mode="async", lag=1)]
+    (found,) = say(five, (CLOCK,), resamples=2000)["primary"]
+    assert found["p_signs"] == 2 / 32  # which cannot decide
+    assert found["outcome"] == "faster"
+
+
+def test_comparisons_by_the_clock_that_were_not_named_beforehand_are_corrected_for_their_number():
+    cells = timed([20.0] * 6, mode="sync")
+    for lag, seconds in ((1, 10.0), (2, 20.0), (4, 20.0)):
+        cells += timed([seconds + i / 10 for i in range(6)], mode="async", lag=lag)
+    clock = say(cells, ({**CLOCK, "a": {"mode": "async", "lag": 1}},), resamples=2000)
+    found = clock["wall_clock"]
+    assert found[0]["p"] == 2 / 64
+    assert found[0]["adjusted"] > 0.05
+    assert (clock["primary"][0]["outcome"], found[0]["outcome"]) == ("faster", "not decided")
+
+
 def test_a_seed_that_never_reaches_the_threshold_is_a_failure_and_not_left_out():
     found = clock(20.0, 10.0, lost=(2, 5, 7, 8))
     assert found["failed"] == [4, 0]
@@ -287,6 +348,23 @@ def test_lag_explains_asynchronous_runs_that_do_as_exact_lag_does():
     found = asynchronous(0.85)
     assert found["outcome"] == "lag explains it"
     assert found["predicted"] == pytest.approx(0.85 * 5 / 6, abs=0.02)
+
+
+def test_between_two_exact_lags_the_nearer_one_counts_more():
+    assert asynchronous(0.875, lag=1.25)["predicted"] == pytest.approx(0.875 * 5 / 6, abs=0.015)
+    assert asynchronous(0.825, lag=1.75)["predicted"] == pytest.approx(0.825 * 5 / 6, abs=0.015)
+
+
+def test_at_an_exact_lag_realised_lag_is_judged_by_welchs_test():
+    exact, free = runs("ppo", 2, 0.8, range(6)), runs("ppo", 4, 0.83, mode="async", realised_lag=2.0)
+    report = say([*exact, *free], ())
+    x, y = ([c["area"] for c in report["cells"] if c["mode"] == mode] for mode in ("async", "lagged"))
+    (found,) = report["realised"]
+    test = inference.welch(x, y)
+    assert found["difference"] == pytest.approx(np.mean(x) - np.mean(y), rel=1e-3)
+    half = inference.t_quantile(0.025, test.freedom) * found["difference"] / test.t
+    assert found["high"] - found["low"] == pytest.approx(2 * abs(half), rel=1e-3)
+    assert found["p_differ"] == pytest.approx(test.p, rel=1e-3)
 
 
 def test_something_else_is_at_work_where_exact_lag_does_better():
