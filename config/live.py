@@ -7,7 +7,7 @@ from typing import Any
 
 from config.errors import ConfigError
 from config.places import emit
-from config.rules import conflicts
+from config.rules import conflicts, fewest_by_default
 from config.sections import Config
 
 LIVE_SECTIONS = ("stop", "checkpoint", "supervisor")
@@ -18,6 +18,7 @@ LIVE_KEYS = (
     "monitor.log_files",
     "monitor.log_level",
 )
+FOLLOWS = "supervisor.min_producers"
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,10 @@ class Change:
 
 
 def changes(old: Config, new: Config) -> list[Change]:
-    """Keys whose values differ, in the order of the sections."""
+    """Keys whose values differ, in the order of the sections, but for what follows from other keys."""
     before, after = _flat(old), _flat(new)
+    if _follows(old) and _follows(new):
+        after[FOLLOWS] = before[FOLLOWS]
     keys = dict.fromkeys([*before, *after])
     return [
         Change(key, before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)
@@ -62,6 +65,11 @@ def take_over(running: Config, new: Config) -> Config:
     if wrong:
         raise ConfigError([f"{key}: {text}; the run under way keeps its other keys" for key, text in wrong])
     return merged
+
+
+def _follows(config: Config) -> bool:
+    """Whether `FOLLOWS` is what other keys, which stay as they are in a run under way, make of `auto`."""
+    return config.supervisor.min_producers == fewest_by_default(config, int(config.producers.count))
 
 
 def _flat(config: Config) -> dict[str, Any]:

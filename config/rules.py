@@ -191,6 +191,11 @@ def conflicts(config: Config) -> tuple[list[tuple[str, str]], list[str]]:
     return wrong, warnings
 
 
+def fewest_by_default(config: Config, producers: int) -> int:
+    """`supervisor.min_producers: auto` of so many."""
+    return producers if config.exact else min(producers, _least_producers(config))
+
+
 def _least_producers(config: Config) -> int:
     """So many that every learner's rings hold its part of a batch while one slot of each is written."""
     learners = config.learner.count
@@ -202,7 +207,7 @@ def resolve(config: Config, name: str, cores: int) -> Config:
     producers = cores if config.producers.count == "auto" else int(config.producers.count)
     least = config.supervisor.min_producers
     if least == "auto":
-        least = producers if config.exact else min(producers, _least_producers(config))
+        least = fewest_by_default(config, producers)
     pickup = config.weights.pickup
     if pickup == "auto":
         pickup = "slot" if config.exact else "step"
