@@ -168,18 +168,24 @@ def _words(
         parts.append(f"At most {pairs} pairs of seeds so far, which decide nothing.")
         free, control = {}, {}
     if any(c.seeds for c in free.values()):
+        (start,) = {c.b for c in free.values()}
+        start = start.removeprefix(
+            f"{verdict.name} at "
+        )  # another arm's name stays: it is no arm's own lag 0
         if verdict.near_free_up_to is not None:
             parts.append(
-                f"Nearly free up to lag {verdict.near_free_up_to} (equal to lag 0 within ±{margin:g})."
+                f"Nearly free up to lag {verdict.near_free_up_to} (equal to {start} within ±{margin:g})."
             )
         else:
             parts.append("At no lag shown to be nearly free.")
-        if verdict.costs_at:
-            found = ", ".join(f"{lag} ({signed(cost[lag].estimate.estimate)})" for lag in verdict.costs_at)
-            parts.append(f"Worse than lag 0 at lag {found}.")
-        open_ = [lag for lag in free if free[lag].outcome != "equal" and lag not in verdict.costs_at]
+        for word in ("worse", "better"):
+            lags = [lag for lag, c in cost.items() if c.outcome == word]
+            if lags:
+                found = ", ".join(f"{lag} ({signed(cost[lag].estimate.estimate)})" for lag in lags)
+                parts.append(f"{word.capitalize()} than {start} at lag {found}.")
+        open_ = [lag for lag in free if {free[lag].outcome, cost[lag].outcome} == {"not decided"}]
         if open_:
-            parts.append(f"Not decided against lag 0 at lag {_list(open_)}.")
+            parts.append(f"Not decided against {start} at lag {_list(open_)}.")
     if control:
         parts.append(_against_control(verdict, control))
     if verdict.collapsed:

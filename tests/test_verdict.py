@@ -112,6 +112,19 @@ def test_a_lag_that_costs_nothing_is_shown_to_be_nearly_free():
     assert verdict_on(report, "none")["near_free_up_to"] is None
 
 
+def test_an_arm_without_runs_at_lag_0_is_compared_with_the_one_without_correction_by_name():
+    cells = [*runs("none", 0, 1.0, noise=0.02), *runs("ppo", 4, 1.0, noise=0.02), *runs("ppo", LAG, 0.6)]
+    words = verdict_on(say(cells, ()), "ppo")["words"]
+    assert "up to lag 4 (equal to none at lag 0 within ±0.05)" in words
+    assert "Worse than none at lag 0 at lag 8" in words
+
+
+def test_a_lag_that_does_better_than_none_at_all_is_said_to():
+    words = verdict_on(say(arms(ppo=1.3), ()), "ppo")["words"]
+    assert "Better than lag 0 at lag 8 (+0.2" in words
+    assert "Not decided" not in words
+
+
 def test_a_lag_beyond_one_that_is_not_shown_to_be_free_is_not_free_up_to():
     report = say([*arms(ppo=1.0, noise=0.02), *runs("ppo", 1, 1.0, noise=0.02), *runs("ppo", 4, 0.6)])
     found = verdict_on(report, "ppo")
