@@ -75,7 +75,7 @@ class Pages:
         problems = []
         if not control.counters(table.learner)["updates"]:
             problems.append("no update yet")
-        for index in (*table.producers, table.learner):
+        for index in (*table.producers, *table.learners):
             info = control.process(index)
             age = (time.monotonic_ns() - info.heartbeat_ns) / 1e9
             if info.state != "running":

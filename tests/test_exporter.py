@@ -80,6 +80,13 @@ def machine(tmp_path):
 
 
 @pytest.fixture
+def two_learners(tmp_path):
+    made = Machine(tmp_path, learners=2)
+    yield made
+    made.segments.close()
+
+
+@pytest.fixture
 def served(machine):
     """The address of an exporter that serves `machine`."""
     listening = socket.create_server(("127.0.0.1", 0))
@@ -152,17 +159,13 @@ def test_alarms_of_audits_are_counted_by_audit(machine):
     assert samples["headrace_audit_steps_total", (("outcome", "unaudited"),)] == 9
 
 
-def test_of_several_learners_each_tells_of_its_own_work_and_the_first_of_what_is_common(tmp_path):
-    machine = Machine(tmp_path, learners=2)
-    try:
-        first, second = (machine.own(slot) for slot in machine.table.learners)
-        first.counter_set("updates", 7)
-        for name in ("wait_no_data_ns", "forward_ns"):
-            second.counter_set(name, 1_500_000_000)
-        second.counter_set("examined_slots", 3)
-        samples = machine.scrape()
-    finally:
-        machine.segments.close()
+def test_of_several_learners_each_tells_of_its_own_work_and_the_first_of_what_is_common(two_learners):
+    first, second = (two_learners.own(slot) for slot in two_learners.table.learners)
+    first.counter_set("updates", 7)
+    for name in ("wait_no_data_ns", "forward_ns"):
+        second.counter_set(name, 1_500_000_000)
+    second.counter_set("examined_slots", 3)
+    samples = two_learners.scrape()
     other = ("learner", "1")
     assert samples["headrace_learner_examined_slots_total", (other,)] == 3
     assert samples["headrace_learner_wait_seconds_total", (other, ("reason", "no_data"))] == 1.5
@@ -284,6 +287,16 @@ def test_the_run_is_ready_once_it_has_updated_and_every_process_is_heard(machine
     assert machine.pages.answer("/readyz", "") == (200, "text/plain; charset=utf-8", b"ok\n")
     machine.segments.control.set_process(1, state="failed")
     assert machine.pages.not_ready() == ["producer 0 is failed"]
+
+
+def test_a_run_of_several_learners_is_not_ready_while_one_of_them_hangs(two_learners):
+    two_learners.own(two_learners.table.learner).counter_set("updates", 1)
+    for slot in two_learners.table.all:
+        two_learners.segments.control.set_process(slot, state="running")
+        two_learners.own(slot).pulse("step", 1)
+    assert two_learners.pages.not_ready() == []
+    two_learners.segments.control.set_process(two_learners.table.learners[1], state="hung")
+    assert two_learners.pages.not_ready() == ["learner 1 is hung"]
 
 
 def test_the_status_file_is_served_as_it_is(machine, served):
