@@ -78,7 +78,7 @@ class Growth:
         """What the files can have together, where every writer of a log opens it anew when told."""
         settings = self._settings
         producers = int(settings.producers.count)
-        logs = producers + 4 + 2  # learner, exporter, evaluator, supervisor; events.jsonl, metrics.jsonl
+        logs = producers + settings.learner.count + 3 + 2  # exporter, evaluator, supervisor; events, metrics
         attempts = len(list((self._path / rundir.ATTEMPTS).glob("*.json")))
         return (
             logs * (1 + settings.monitor.log_files) * settings.monitor.log_bytes
