@@ -1,4 +1,4 @@
-"""Whoever watches the terminal hears of a full disk, of failed checkpoints, of roll-backs, each of them once, and
+"""Whoever watches the terminal hears of a full disk, failed checkpoints, roll-backs, each of them once, and
 of alarms of audits."""
 
 from pathlib import Path
