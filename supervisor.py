@@ -34,7 +34,7 @@ from monitor.roster import Roster
 from monitor.rotate import Growth, Rotation
 from monitor.setbacks import Setbacks
 from producers import native
-from producers.prepare import Missing, Prepared, Segments, prepare
+from producers.prepare import Layout, Missing, Prepared, Segments, prepare
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 DONE_REASONS = ("steps", "seconds", "versions", "score")  # asked for by the run file: the run is done
@@ -637,6 +637,7 @@ def start(options: argparse.Namespace) -> int:
         return exits.DONE
     prepared = prepare(options.run, options.overrides)
     if options.check:
+        Layout(prepared)  # more of something than any memory could be laid out for
         print("\n".join([*(f"warning: {warning}" for warning in prepared.warnings), f"{options.run}: good"]))
         return exits.DONE
     path = prepared.config.run_dir.absolute()

@@ -323,6 +323,8 @@ def test_check_starts_nothing(folder):
     assert done.stdout.endswith("run.yaml: good\n")
     assert os.listdir(folder) == ["run.yaml"]
     refused(folder, 64, "sim.wind", "run.yaml", "--check", "sim.wind=3")
+    hundred = [f"{key}=100" for key in ("learner.count", "producers.count", "learner.batch_slots")]
+    refused(folder, 64, "learner.count: found 100; needs 64 or fewer", "run.yaml", "--check", *hundred)
 
 
 def test_print_config_shows_where_each_value_comes_from(folder):
