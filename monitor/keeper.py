@@ -224,7 +224,7 @@ class Keeper:
     def judge(self) -> None:
         """Processes that have come up, or do not, or stand still."""
         for member in self.roster:
-            if member.child is not None:
+            if member.child is not None and member.child not in self.children.killed:
                 self._judge_member(member, member.child)
 
     def _judge_member(self, member: Member, child: Child) -> None:
@@ -251,7 +251,7 @@ class Keeper:
         """Asks a process that stands still for its stack, which it writes to its log and does not survive."""
         first = member.role == "learner" and not self.control.counters(member.slot)["ready"]
         if first and not self.producers_end:
-            self.children.kill([child])  # the next would not come up either
+            self.children.kill(self.children.alive("learner"))  # the next would not come up either
             limit = f"{self.config.supervisor.start_seconds:g} s (supervisor.start_seconds)"
             text = f"{member.name} published nothing within {limit}"
             self.fail(exits.INTERNAL, text + self.last_words(member.role, member.index))

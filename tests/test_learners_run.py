@@ -56,6 +56,14 @@ def test_two_learners_train_to_a_score_and_either_may_be_killed_on_the_way(start
     assert "died of SIGKILL; all learners start again at once" in run.told()
 
 
+def test_learners_that_do_not_come_up_end_the_run_and_none_is_started_again(start):
+    run = start(TWO, "supervisor.start_seconds=0.3")
+    assert run.end() == 70
+    assert "published nothing within 0.3 s (supervisor.start_seconds)" in run.said()
+    assert run.events("crashed") == []
+    assert run.summary()["restarts"]["learner"] == 0
+
+
 @pytest.mark.soak
 def test_a_hung_learner_is_found_beside_one_that_waits_for_it(start):
     run = start(TWO, "supervisor.hung_seconds=6", "supervisor.abort_seconds=0.5")
