@@ -174,6 +174,20 @@ def test_the_action_of_a_reset_step_widens_no_limit():
 
 
 @pytest.mark.parametrize("kind", [{}, {"recurrent": "lstm"}], ids=str)
+def test_behind_weights_that_nobody_has_the_state_is_unknown_and_with_it_the_rest_of_a_segment(kind):
+    updater = update(policy=kind)
+    on = acted(updater, slots(p_end=0.0), 5)
+    for slot in on:
+        slot.fields["valid"][:] = 1
+        slot.fields["version"][:3] = 1
+    figures = train(updater, on, 5, recurrent=bool(kind))
+    assert "label" not in names(figures)
+    compared = 0 if kind else 2 * 6 * (8 - 3)
+    assert figures["audit_label_steps"] == compared
+    assert figures["audit_label_unaudited"] == 2 * 6 * 8 - compared
+
+
+@pytest.mark.parametrize("kind", [{}, {"recurrent": "lstm"}], ids=str)
 def test_weights_may_change_inside_a_segment(kind):
     """Two versions act in turn; the state is handed on from one to the other."""
     updater = update(policy=kind)
