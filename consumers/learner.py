@@ -318,13 +318,6 @@ class Learner:
         self.pulse(self._phase)
         self.ask_for_stop()
 
-    def await_the_end(self) -> None:
-        """By the supervisor, which ends all learners when it sees one dead."""
-        until = time.monotonic() + LOST_SECONDS
-        while time.monotonic() < until:
-            self.pulse("wait_data")
-            time.sleep(SLICE_SECONDS)
-
     def _pulse_train(self) -> None:
         self._done += 1
         self.pulse("train")
@@ -391,6 +384,16 @@ def last_word(text: str) -> None:
         os.write(sys.stderr.fileno(), text.encode())
 
 
+def await_the_end(control: Control, error: Lost) -> int:
+    """By the supervisor, which ends all learners when it sees one dead; else the exit code is returned."""
+    last_word(f"learner: {error}\n")
+    until = time.monotonic() + LOST_SECONDS
+    while time.monotonic() < until:
+        control.pulse("wait_data", 0)
+        time.sleep(SLICE_SECONDS)
+    return EXIT_INTERNAL
+
+
 def main(arguments: Sequence[str]) -> int:
     args = parse(arguments)
     settle_in(args.parent, args.dir / "logs" / f"learner-{args.index}.log")
@@ -411,6 +414,8 @@ def main(arguments: Sequence[str]) -> int:
     except (Unavailable, OSError) as error:
         last_word(f"learner: {error}\n")
         return EXIT_MISSING
+    except Lost as error:
+        return await_the_end(control, error)
     try:
         learner.run(args.resume, args.above, args.seconds_before, args.began)
     except GaveUp as error:
@@ -420,9 +425,7 @@ def main(arguments: Sequence[str]) -> int:
         last_word(f"learner: {error}\n")
         return EXIT_MISSING
     except Lost as error:
-        last_word(f"learner: {error}\n")
-        learner.await_the_end()
-        return EXIT_INTERNAL
+        return await_the_end(control, error)
     except Exception:  # noqa: BLE001 - a bug of ours; the supervisor reads the code, the log the rest
         last_word(traceback.format_exc())
         return EXIT_INTERNAL

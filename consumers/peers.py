@@ -11,6 +11,7 @@ same order. Who waits gives a heartbeat now and then, so that of two learners th
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -56,12 +57,20 @@ class Group:
 
     def __init__(self, meeting: int, index: int, count: int):
         """Returns when all have come. `meeting`: a descriptor of an empty file, the same for all, by which
-        they find each other."""
+        they find each other. Raises OSError where this machine has no loopback device, Lost."""
         import torch.distributed as dist  # a learner alone does without
 
+        try:
+            with socket.create_server(("127.0.0.1", 0)) as server:
+                socket.create_connection(server.getsockname()).close()
+        except OSError as error:
+            raise OSError(f"several learners meet on the loopback device, which is down: {error}") from None
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # by default it asks what the machine's name stands for
         store = dist.FileStore(f"/proc/self/fd/{meeting}", count)
-        dist.init_process_group("gloo", store=store, rank=index, world_size=count, timeout=FOR_EVER)
+        try:
+            dist.init_process_group("gloo", store=store, rank=index, world_size=count, timeout=FOR_EVER)
+        except RuntimeError as error:
+            raise Lost(f"learner {index} has lost another one before they had met: {error}") from error
         self.index, self.count, self.leads = index, count, index == 0
         self.pulse: Callable[[], None] = lambda: None
         self._dist = dist
@@ -114,5 +123,5 @@ Peers = Alone | Group
 
 
 def join(meeting: int, index: int, count: int) -> Peers:
-    """Meets the other learners, where there are any."""
+    """Meets the other learners, where there are any. Raises OSError, Lost."""
     return Group(meeting, index, count) if count > 1 else Alone()

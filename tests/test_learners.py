@@ -11,7 +11,7 @@ import torch
 from liverun import LiveRun, equal
 from zygote import Zygote
 
-from consumers import shelf
+from consumers import peers, shelf
 
 TWO = "learner.count=2"
 ASYNC = ("mode=async", "staleness.limit=1", "stop.versions=30")
@@ -252,6 +252,29 @@ def test_a_learner_that_loses_another_waits_to_be_ended_and_says_why(live):
     run.learner()
     assert run.stop() == 0
     run.check_books()
+
+
+def test_learners_without_a_loopback_device_say_so_and_one_whose_fellow_is_gone_is_lost(monkeypatch):
+    """The first ends the run, which no restart would help; the second is for the supervisor to end."""
+
+    def refuse(error):
+        def refused(*_, **__):
+            raise error
+
+        return refused
+
+    meeting = os.memfd_create("meeting")
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(peers.socket, "create_connection", refuse(OSError("unreachable")))
+            with pytest.raises(OSError, match="loopback device, which is down: unreachable"):
+                peers.join(meeting, 0, 2)
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.distributed, "init_process_group", refuse(RuntimeError("closed")))
+            with pytest.raises(peers.Lost, match="before they had met: closed"):
+                peers.join(meeting, 0, 2)
+    finally:
+        os.close(meeting)
 
 
 def test_settings_that_change_on_the_way_hold_for_both_from_the_same_version_on(live):
