@@ -28,6 +28,7 @@ def goes_on(run, control):
     return control.counters(FIRST)["version"]
 
 
+@pytest.mark.soak
 def test_two_learners_train_to_a_score_and_either_may_be_killed_on_the_way(start):
     run = start(
         TWO, "sim.max_steps=200", "rollout.horizon=32", "learner.epochs=2", "learner.learning_rate=3e-3",

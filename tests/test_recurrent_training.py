@@ -136,6 +136,7 @@ def test_the_state_is_zeroed_behind_an_end_and_not_behind_a_final_observation():
     assert Batch([Held(fields)], device=CPU).memory(pieces(torch.tensor([0]), 1, CPU), 5) == ()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_task_that_needs_memory_is_solved(kind, tmp_path):
     """Without memory half the signs are guessed. In sync every batch is acted by the weights that train on
@@ -155,6 +156,7 @@ def test_a_task_that_needs_memory_is_solved(kind, tmp_path):
     assert all(u["audit_label_error"] <= u["audit_label_tolerance"] for u in audits)
 
 
+@pytest.mark.soak
 def test_a_run_goes_on_from_its_checkpoint_as_if_its_state_had_never_left_the_producer(tmp_path):
     runs = {
         "straight": [["stop.versions=8"]],
