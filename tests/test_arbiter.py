@@ -114,6 +114,7 @@ def test_a_simulator_that_crashes_now_and_then_is_named_and_the_run_goes_on(star
     assert f"world {crashed['world']}" in (run.path / "logs/producer-1.log").read_text()
 
 
+@pytest.mark.soak
 def test_a_learner_starts_with_the_settings_in_force_whatever_became_of_their_file(start):
     run = start()
     version = run.running()["version"]

@@ -44,6 +44,7 @@ def test_stopped_processes_are_found_and_started_again(start):
     stop(run)
 
 
+@pytest.mark.soak
 def test_a_simulator_that_loops_for_ever_is_named_in_its_log(start, tmp_path):
     library = simulator(tmp_path, "unlucky() && r->now.steps == 100", HANG)
     run = start(f"sim.name={library}", *SOON)

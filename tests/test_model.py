@@ -32,9 +32,9 @@ HOLDS = [  # model, definitions: about two minutes on one core, all together
     ("delivery", "DEATHS=1 SUPERVISOR_DEATHS=1 POISON"),
     ("credit", "N=1 VERSIONS=1 KILLS=1 FAILURES=1"),
     ("credit", "N=1 VERSIONS=2 KILLS=0"),
-    ("credit", "R=1 N=2 ETA=1 VERSIONS=2 KILLS=1 FAILURES=0 TORN=1"),
 ]
 HOLDS_LARGER = [
+    ("credit", "R=1 N=2 ETA=1 VERSIONS=2 KILLS=1 FAILURES=0 TORN=1"),
     *(("transport", f"KILLS=3 SUPERVISOR_DEATHS=1 ITEMS=4 {policy}") for policy in POLICIES),
     ("transport", "KILLS=1 SUPERVISOR_DEATHS=0 LEARNERS=2"),
     ("delivery", "DEATHS=3 SUPERVISOR_DEATHS=1 ROLLBACKS=1 ITEMS=4"),

@@ -203,6 +203,7 @@ def test_after_a_reboot_a_run_goes_on_from_its_newest_good_checkpoint(run):
     assert summary["seconds"] > before["seconds"]
 
 
+@pytest.mark.soak
 def test_a_stopped_run_goes_on_and_a_done_one_where_it_is_told_to(run):
     one = run().start()
     one.reaches(5)
