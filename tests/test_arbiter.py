@@ -11,10 +11,10 @@ from random import Random
 import pytest
 from command import segments
 from faults import CRASH, FAIL, simulator
+from runs import QUICK, Run
 
 import ringbuf
 from monitor import rundir
-from runs import QUICK, Run
 
 KILLS = int(os.environ.get("HEADRACE_KILLS", "20"))  # of producers in one run
 SOON = ("supervisor.backoff_seconds=0.01", "supervisor.backoff_max_seconds=0.02")
