@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol, TextIO, cast
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -31,11 +31,23 @@ class Display(Protocol):
 
 
 def make(*, plain: bool, interval_seconds: float, stream: TextIO | None = None) -> Display:
-    """The live picture if stdout, or `stream`, is a terminal that can draw one, else plain lines."""
+    """Of a run's status."""
+    return choose(lambda lines: PlainDisplay(interval_seconds, lines), picture, plain=plain, stream=stream)
+
+
+def choose(
+    lines: Callable[[TextIO], Display],
+    picture: Callable[[Any], RenderableType],
+    *,
+    plain: bool,
+    stream: TextIO | None = None,
+) -> Lasting:
+    """The live `picture` of each report if stdout, or `stream`, is a terminal that can draw one, else plain
+    `lines`."""
     stream = cast(TextIO, Outlet(sys.stdout)) if stream is None else stream
     if plain or not stream.isatty() or os.environ.get("TERM") == "dumb":
-        return Lasting(PlainDisplay(interval_seconds, stream), stream)
-    return Lasting(LiveDisplay(stream), stream)
+        return Lasting(lines(stream), stream)
+    return Lasting(LiveDisplay(stream, picture), stream)
 
 
 class Lasting:
@@ -68,12 +80,25 @@ class Lasting:
             os.close(nowhere)
 
 
-class PlainDisplay:
+class Lines:
+    """Lines that stay, one after the other."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def say(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+    def close(self) -> None:
+        """Nothing to restore."""
+
+
+class PlainDisplay(Lines):
     """One line of key=value pairs every `interval_seconds`, and at every change of state."""
 
     def __init__(self, interval_seconds: float, stream: TextIO):
+        super().__init__(stream)
         self._interval_seconds = interval_seconds
-        self._stream = stream
         self._next = 0.0
         self._state = ""
 
@@ -84,23 +109,18 @@ class PlainDisplay:
         self._next, self._state = now + self._interval_seconds, status["state"]
         self.say(" ".join(f"{key}={value}" for key, value in line_facts(status).items()))
 
-    def say(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
-
-    def close(self) -> None:
-        """Nothing to restore."""
-
 
 class LiveDisplay:
     """A picture that is redrawn in place."""
 
-    def __init__(self, stream: TextIO):
+    def __init__(self, stream: TextIO, picture: Callable[[Any], RenderableType]):
+        self._picture = picture
         self._console = Console(file=stream, no_color=bool(os.environ.get("NO_COLOR")), highlight=False)
         self._live = Live(console=self._console, auto_refresh=False, transient=False)
         self._live.start()
 
-    def show(self, status: dict[str, Any]) -> None:
-        self._live.update(picture(status), refresh=True)
+    def show(self, report: Any) -> None:
+        self._live.update(self._picture(report), refresh=True)
 
     def say(self, text: str) -> None:
         self._console.print(text, markup=False)

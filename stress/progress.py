@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TextIO, cast
+from typing import TextIO
 
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from monitor.display import Lasting
-from monitor.outlet import Outlet
+from monitor.display import Lasting, Lines, choose
 
 PLAIN_SECONDS = 10.0
 BAR_CELLS = 20
@@ -39,11 +35,11 @@ class Report:
     """Cells under way, and how much of each is trained."""
 
 
-class PlainDisplay:
+class PlainDisplay(Lines):
     """One line of key=value pairs every ten seconds."""
 
     def __init__(self, stream: TextIO):
-        self._stream = stream
+        super().__init__(stream)
         self._next = 0.0
 
     def show(self, report: Report) -> None:
@@ -59,37 +55,10 @@ class PlainDisplay:
         }
         self.say(" ".join(f"{key}={value}" for key, value in facts.items()))
 
-    def say(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
-
-    def close(self) -> None:
-        """Nothing to restore."""
-
-
-class LiveDisplay:
-    """A picture that is redrawn in place."""
-
-    def __init__(self, stream: TextIO):
-        self._console = Console(file=stream, no_color=bool(os.environ.get("NO_COLOR")), highlight=False)
-        self._live = Live(console=self._console, auto_refresh=False, transient=False)
-        self._live.start()
-
-    def show(self, report: Report) -> None:
-        self._live.update(picture(report), refresh=True)
-
-    def say(self, text: str) -> None:
-        self._console.print(text, markup=False)
-
-    def close(self) -> None:
-        self._live.stop()
-
 
 def make(*, plain: bool) -> Lasting:
-    """The live picture if stdout is a terminal that can draw one, else plain lines."""
-    stream = cast(TextIO, Outlet(sys.stdout))
-    if plain or not stream.isatty() or os.environ.get("TERM") == "dumb":
-        return Lasting(PlainDisplay(stream), stream)
-    return Lasting(LiveDisplay(stream), stream)
+    """Of a study's progress."""
+    return choose(PlainDisplay, picture, plain=plain)
 
 
 def picture(report: Report) -> Group:
