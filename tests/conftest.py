@@ -58,6 +58,49 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
         run.close()
 
 
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Any]:
+    """Forks learners for the tests of a module."""
+    import torch  # not for the many tests that need none
+    from zygote import Zygote
+
+    torch.set_num_threads(1)
+    made = Zygote()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def live(tmp_path: Path, zygote: Any) -> Iterator[Callable[..., Any]]:
+    """Makes LiveRuns, each in a folder of its own; afterwards nothing of them is left."""
+    from liverun import LiveRun
+
+    made: list[LiveRun] = []
+
+    def make(*overrides: str, after: LiveRun | None = None, **options: Any) -> LiveRun:
+        """`after`: in the run directory of an earlier one, whose memory is gone."""
+        if after is not None:
+            after.close()
+        folder = tmp_path / f"{len(made)}" if after is None else after.folder
+        made.append(LiveRun(folder, zygote, *overrides, **options))
+        return made[-1]
+
+    yield make
+    for run in made:
+        run.close()
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Sums in one order, and no waiting for a thread that another process keeps from its core."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def _segments() -> set[str]:
     return {path.name for path in SHM.glob(f"headrace-{os.getuid()}-*")}
 

@@ -15,18 +15,12 @@ from consumers.snapshot import Packer, unpack
 from consumers.update import Update
 from producers.program import build
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CPU = torch.device("cpu")
 HEADS = {"discrete": [{"choices": 3}], "continuous": [{"low": -1.0, "high": 1.0}]}
 TARGET = {"correction": "impact", "impact_versions": 3}
 AVERAGE = {"correction": "decoupled", "proximal": "ewma", "proximal_decay": 0.8}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def update(*, policy=None, heads="discrete", seed=3, **learner):

@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from liverun import RUN, LiveRun, equal
-from zygote import Zygote
+from liverun import RUN, equal
 
 from consumers import checkpoint, shelf
 from consumers.models import PolicyModel
@@ -13,31 +12,6 @@ ARMS = {
     "target": ("learner.correction=impact", "learner.impact_versions=3"),
     "average": ("learner.correction=decoupled", "learner.proximal=ewma", "learner.proximal_decay=0.95"),
 }
-
-
-@pytest.fixture(scope="module")
-def zygote():
-    torch.set_num_threads(1)
-    made = Zygote()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def live(tmp_path, zygote):
-    """Makes runs, each in a folder of its own; afterwards nothing of them is left."""
-    made = []
-
-    def make(*overrides, after=None, **options):
-        if after is not None:
-            after.close()
-        folder = tmp_path / f"{len(made)}" if after is None else after.folder
-        made.append(LiveRun(folder, zygote, *overrides, **options))
-        return made[-1]
-
-    yield make
-    for run in made:
-        run.close()
 
 
 @pytest.mark.parametrize("arm", ARMS)

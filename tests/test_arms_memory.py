@@ -4,8 +4,7 @@ import json
 
 import pytest
 import torch
-from liverun import RUN, LiveRun
-from zygote import Zygote
+from liverun import RUN
 
 from consumers.corrections import CORRECTIONS
 from consumers.models import PolicyModel
@@ -23,26 +22,10 @@ LAGGED = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def zygote():
-    torch.set_num_threads(1)
-    made = Zygote()
-    yield made
-    made.close()
-
-
 @pytest.fixture
-def live(tmp_path, zygote):
-    """Makes a run; afterwards nothing of it is left."""
-    made = []
-
-    def make(*overrides):
-        made.append(LiveRun(tmp_path, zygote, *LAGGED, *overrides, text=MEMORY))
-        return made[-1]
-
-    yield make
-    for run in made:
-        run.close()
+def live(live):
+    """Makes runs of the task that needs memory."""
+    return lambda *overrides: live(*LAGGED, *overrides, text=MEMORY)
 
 
 def updates(run):

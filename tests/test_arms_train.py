@@ -15,6 +15,8 @@ from consumers.corrections import CORRECTIONS
 from consumers.update import Update
 from producers.program import build
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CPU = torch.device("cpu")
 ARMS = sorted(CORRECTIONS)
 BOUNDS = [
@@ -28,14 +30,6 @@ BOUNDS = [
     ("m2po", "m2po_bound", 1e-3),
     ("impact", "impact_rho", 0.9),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def update(features, choices, **learner):

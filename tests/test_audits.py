@@ -20,16 +20,10 @@ from consumers.sums import FORMS, Segment, summed
 from consumers.update import Update
 from producers.program import build
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CPU = torch.device("cpu")
 SPEC = {"obs": {"dtype": "float32", "shape": [5]}, "heads": [{"choices": 3}], "mask": False}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def update(*, policy=None, bf16=False, versions=8, spec=SPEC, **learner):

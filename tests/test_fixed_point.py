@@ -14,6 +14,8 @@ from consumers.batch import Batch
 from consumers.models import PolicyModel
 from consumers.update import Update
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CPU = torch.device("cpu")
 STATES, ACTIONS, GAMMA = 4, 3, 0.9
 TASK = {"ending": 0.1, "max_steps": 7}  # most episodes are truncated, many terminate
@@ -50,14 +52,6 @@ def tables(model):
 @torch.no_grad()
 def set_policy(model, policy):
     tables(model)[0].copy_(torch.from_numpy(np.log(policy).T))
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,7 @@ import signal
 import threading
 
 import pytest
-import torch
 from liverun import RUN, LiveRun, equal
-from zygote import Zygote
 
 from consumers import shelf
 
@@ -20,34 +18,18 @@ LAGS = [0, 1, 2, 4, 8, *(pytest.param(lag, marks=pytest.mark.soak) for lag in (1
 MEMORY = RUN.replace("{name: cartpole, max_steps: 30}", "{name: memory, corridor: 3, patience: 2}")
 
 
-@pytest.fixture(scope="module")
-def zygote():
-    torch.set_num_threads(1)
-    made = Zygote()
-    yield made
-    made.close()
-
-
 @pytest.fixture
-def live(tmp_path, zygote):
-    """Makes runs, each in a folder of its own; afterwards nothing of them is left."""
-    made = []
+def live(live):
+    """Makes runs of a lag, of any number of producers with equally many agents in all."""
 
-    def make(lag, *overrides, producers=1, versions=6, after=None, **options):
-        if after is not None:
-            after.close()
-        folder = tmp_path / f"{len(made)}" if after is None else after.folder
+    def make(lag, *overrides, producers=1, versions=6, **options):
         size = (
             f"producers.count={producers}", f"producers.agents={AGENTS // producers}",
             f"learner.batch_slots={SLOTS * producers}", f"stop.versions={lag + versions}",
         )  # fmt: skip
-        mode = ("mode=lagged", f"staleness.exact={lag}")
-        made.append(LiveRun(folder, zygote, *mode, *size, *overrides, **options))
-        return made[-1]
+        return live("mode=lagged", f"staleness.exact={lag}", *size, *overrides, **options)
 
-    yield make
-    for run in made:
-        run.close()
+    return make
 
 
 def to_its_end(run, **options):

@@ -8,39 +8,11 @@ import signal
 import time
 
 import pytest
-import torch
 from liverun import LiveRun, equal
-from zygote import Zygote
 
 from consumers import shelf, snapshot
 
 KILLS = int(os.environ.get("HEADRACE_KILLS", "8"))  # at random moments of one run
-
-
-@pytest.fixture(scope="module")
-def zygote():
-    torch.set_num_threads(1)
-    made = Zygote()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def live(tmp_path, zygote):
-    """Makes runs, each in a folder of its own; afterwards nothing of them is left."""
-    made = []
-
-    def make(*overrides, after=None, **options):
-        """`after`: in the run directory of an earlier one, whose memory is gone."""
-        if after is not None:
-            after.close()
-        folder = tmp_path / f"{len(made)}" if after is None else after.folder
-        made.append(LiveRun(folder, zygote, *overrides, **options))
-        return made[-1]
-
-    yield make
-    for run in made:
-        run.close()
 
 
 @pytest.fixture(scope="module")

@@ -14,17 +14,10 @@ from consumers.snapshot import Packer, unpack
 from consumers.update import Update
 from producers.program import build
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CPU = torch.device("cpu")
 SPEC = {"obs": {"dtype": "float32", "shape": [5]}, "heads": [{"choices": 3}], "mask": False}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Sums in one order, and no waiting for a thread that another process keeps from its core."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def update(*, policy=None, seed=3, bf16=False, **settings):

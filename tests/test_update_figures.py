@@ -13,16 +13,10 @@ from consumers.diagnostics import COMPARED_EVERY
 from consumers.update import Update
 from producers.program import build
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CPU = torch.device("cpu")
 HEADS = [{"choices": 3}]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def update(*, mask=False, bf16=False, policy=None, **learner):
