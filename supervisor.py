@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import config
-from monitor import deaths, display, dumps, endpoint, exits, manifest, restarts, rundir, status
+from config import exits
+from monitor import deaths, display, dumps, endpoint, manifest, restarts, rundir, status
 from monitor.children import Child, Children, Member
 from monitor.evaluation import Evaluation
 from monitor.keeper import TICK_SECONDS, Keeper

@@ -1,8 +1,8 @@
 """Run files: the schema, and a reader that reports every mistake at once with its place.
 
 `sections` holds the keys, `places` reads YAML 1.2 and remembers where everything stands, `rules` knows what
-no single key can know, `explain` finds the words, `reading` joins them, `writing` goes the other way. Imports
-nothing of the project's.
+no single key can know, `explain` finds the words, `reading` joins them, `writing` goes the other way; `exits`
+are the codes that every process ends with. Imports nothing of the project's.
 """
 
 from config.errors import ConfigError, Unreadable

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import config as configuration
+from config import exits
 from config.rotate import reopen_when_told
 from consumers import checkpoint, shelf
 from consumers.diagnostics import finite
@@ -32,9 +33,6 @@ from consumers.models import PolicyModel
 from producers.program import Program, ProgramError
 from sims.loader import EVALUATE, Simulator, SimulatorError, Worlds, load, world_seeds
 
-EXIT_USAGE = 2
-EXIT_CONFIG = 64
-EXIT_MISSING = 69
 RESOLVED = "config.resolved.yaml"
 FRAMES_PER_SECOND = 30.0
 HOME_AND_CLEAR = "\x1b[H\x1b[J"
@@ -237,7 +235,7 @@ def main(arguments: Sequence[str]) -> int:
     resolved = args.run / RESOLVED
     if not resolved.is_file():
         print(f"evaluate: {resolved}: no such file; needs the directory of a run", file=sys.stderr)
-        return EXIT_USAGE
+        return exits.USAGE
     torch.set_num_threads(1)  # a few hundred rows a step: a second thread would cost more than it does
     try:
         settings = configuration.load_resolved(resolved).evaluate
@@ -255,10 +253,10 @@ def main(arguments: Sequence[str]) -> int:
         )
     except configuration.ConfigError as error:
         print(error, file=sys.stderr)
-        return EXIT_CONFIG
+        return exits.CONFIG
     except (checkpoint.CheckpointError, SimulatorError, ProgramError) as error:
         print(f"evaluate: {error}", file=sys.stderr)
-        return EXIT_MISSING
+        return exits.MISSING
     except KeyboardInterrupt:
         return 130
     print(table(result))
@@ -269,7 +267,7 @@ def main(arguments: Sequence[str]) -> int:
             os.replace(new, args.json)
         except OSError as error:
             print(f"evaluate: {args.json}: {(error.strerror or str(error)).lower()}", file=sys.stderr)
-            return EXIT_MISSING
+            return exits.MISSING
     return 0
 
 

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import torch
 
 import config as configuration
+from config import exits
 from consumers.allocator import keep_freed_memory
 from consumers.audits import KEPT_VERSIONS
 from consumers.batch import Batch
@@ -46,9 +47,6 @@ from producers.program import Program
 from ringbuf import Control, Lease, Ring, Weights
 from ringbuf.admission import owned
 
-EXIT_MISSING = 69
-EXIT_INTERNAL = 70
-EXIT_GAVE_UP = 75
 SLICE_SECONDS = 0.5  # of a wait, after which the heartbeat is renewed
 LOST_SECONDS = 60.0  # a learner that has lost another one waits so long for the supervisor to end it
 
@@ -391,7 +389,7 @@ def await_the_end(control: Control, error: Lost) -> int:
     while time.monotonic() < until:
         control.pulse("wait_data", 0)
         time.sleep(SLICE_SECONDS)
-    return EXIT_INTERNAL
+    return exits.INTERNAL
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -413,22 +411,22 @@ def main(arguments: Sequence[str]) -> int:
         learner = Learner(config, args.dir, control, weights, rings, every=every, peers=peers)
     except (Unavailable, OSError) as error:
         last_word(f"learner: {error}\n")
-        return EXIT_MISSING
+        return exits.MISSING
     except Lost as error:
         return await_the_end(control, error)
     try:
         learner.run(args.resume, args.above, args.seconds_before, args.began)
     except GaveUp as error:
         last_word(f"learner: {error}\n")
-        return EXIT_GAVE_UP
+        return exits.GAVE_UP
     except (Unavailable, NoCheckpoint, CheckpointError) as error:
         last_word(f"learner: {error}\n")
-        return EXIT_MISSING
+        return exits.MISSING
     except Lost as error:
         return await_the_end(control, error)
     except Exception:  # noqa: BLE001 - a bug of ours; the supervisor reads the code, the log the rest
         last_word(traceback.format_exc())
-        return EXIT_INTERNAL
+        return exits.INTERNAL
     return 0
 
 

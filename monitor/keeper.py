@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 import config
-from monitor import deaths, exits, procfs, restarts
+from config import exits
+from monitor import deaths, procfs, restarts
 from monitor.children import Child, Children, Member
 from monitor.roster import Roster
 from monitor.rundir import RunDirectory

@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 
 import config
-from monitor import exits
+from config import exits
 from monitor.display import Lasting
 from producers import cores, native
 from producers.prepare import Missing

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import config
-from monitor import deaths, exits, rundir
+from config import exits
+from monitor import deaths, rundir
 from monitor.status import Table
 from producers import native, takeover
 from producers.prepare import Layout, Missing, Prepared, Segments

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from monitor import exits
+from config import exits
 from stress import alarms, contrasts, packing, realised, summary, verdict
 from stress.contrasts import LEAST_PAIRS, TIME, Contrast, judge, settle_together, signed
 from stress.page import page

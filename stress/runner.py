@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Any
 
 import config
-from monitor import exits
+from config import exits
 from monitor.display import Lasting
 from producers import cores
 from producers.prepare import Missing

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 import config
-from monitor import exits
+from config import exits
 from producers import cores, native
 from stress import __main__ as stress
 from stress import collect, pool, progress, schema, store

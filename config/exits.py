@@ -1,4 +1,4 @@
-"""The exit codes of the supervisor and of the processes it starts."""
+"""The exit codes of every command and process of a run."""
 
 DONE = 0
 USAGE = 2
