@@ -37,13 +37,24 @@ static size_t state_bytes(const sim_api *api, const double *values) {
     return bytes;
 }
 
+/* What the bytes of an observation mean: `grid` and `coded`. */
+static void print_meaning(const sim_shape *shape) {
+    if (shape->grid_planes == 0) {
+        printf(",\"grid\":null");
+    } else {
+        printf(",\"grid\":{\"rows\":%d,\"columns\":%d,\"planes\":%d,\"values\":[", shape->grid_rows,
+               shape->grid_columns, shape->grid_planes);
+        for (int p = 0; p < shape->grid_planes; p++) printf("%s%d", p ? "," : "", shape->grid_values[p]);
+        printf("]}");
+    }
+    printf(",\"coded\":%d", shape->coded);
+}
+
 int describe(const sim_api *api, const double *values) {
     sim_shape shape = {0};
     int status = api->shape(values, &shape);
     if (status < 0) return status;
-    if (shape.agents < 1 || shape.obs_dtype < SIM_UINT8 || shape.obs_dtype > SIM_FLOAT32 || shape.obs_dims < 1 ||
-        shape.obs_dims > SIM_MAX_DIMS || shape.heads < 1 || shape.heads > SIM_MAX_HEADS)
-        return -1;
+    if (!host_shape_fits(&shape) || shape.obs_dims < 1) return -1;
 
     printf("{\"abi\":%u,\"hr_abi\":%u,", SIM_ABI, HR_ABI);
     printf("\"name\":");
@@ -67,7 +78,9 @@ int describe(const sim_api *api, const double *values) {
     printf("],\"score\":%d,\"agents\":%d,\"obs\":{\"dtype\":\"%s\",\"shape\":[", api->score, shape.agents,
            dtypes[shape.obs_dtype]);
     for (int i = 0; i < shape.obs_dims; i++) printf("%s%d", i ? "," : "", shape.obs_shape[i]);
-    printf("]},\"heads\":[");
+    putchar(']');
+    print_meaning(&shape);
+    printf("},\"heads\":[");
     for (int i = 0; i < shape.heads; i++) {
         if (i) putchar(',');
         if (shape.head[i].choices > 0) printf("{\"choices\":%d}", shape.head[i].choices);

@@ -167,9 +167,14 @@ class Program:
         return frozenset(skipped)
 
     def unpacked_step_bytes(self, spec: Mapping[str, Any]) -> int:
-        """Bytes of one agent's observation as the first layer sees it, in the simulator's dtype (a multi-hot
-        operation would count one byte a channel)."""
-        return math.prod(spec["obs"]["shape"]) * (1 if spec["obs"]["dtype"] in ("uint8", "int8") else 4)
+        """Bytes of one agent's observation as the first layer sees it, in the simulator's dtype; a grid of
+        categories counts one byte a category."""
+        obs = spec["obs"]
+        packed = math.prod(obs["shape"]) * (1 if obs["dtype"] in ("uint8", "int8") else 4)
+        grid = obs.get("grid")
+        if grid is None:
+            return packed
+        return packed + grid["rows"] * grid["columns"] * (sum(grid["values"]) - grid["planes"])
 
     @cached_property
     def fingerprint(self) -> str:

@@ -9,11 +9,13 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 
-SIM_ABI = 1
+SIM_ABI = 2
 SIM_MAX_DIMS = 4
 SIM_MAX_HEADS = 16
 SIM_MAX_PARAMS = 64
+SIM_MAX_PLANES = 16
 SIM_MAX_STATISTICS = 16
+SIM_CODES = 128
 
 DTYPES = {1: "uint8", 2: "int8", 3: "int32", 4: "float32"}
 KINDS = {1: "int", 2: "float", 3: "bool"}
@@ -47,6 +49,11 @@ class SimShape(ctypes.Structure):
         ("heads", c_int32),
         ("head", SimHead * SIM_MAX_HEADS),
         ("has_mask", c_int32),
+        ("grid_rows", c_int32),
+        ("grid_columns", c_int32),
+        ("grid_planes", c_int32),
+        ("grid_values", c_int32 * SIM_MAX_PLANES),
+        ("coded", c_int32),
     ]
 
 
@@ -112,6 +119,7 @@ def host() -> ctypes.CDLL:
     doubles = ctypes.POINTER(c_double)
     for name, result, arguments in (
         ("host_bytes", c_size_t, []),
+        ("host_shape_fits", c_int, [ctypes.POINTER(SimShape)]),
         ("host_world_seeds", None, [c_uint64, c_uint64, c_int32, c_uint64, c_uint64, c_void_p]),
         ("host_create", c_int, [c_void_p, ctypes.POINTER(SimApi), doubles, c_int32, c_void_p]),
         ("host_destroy", None, [c_void_p]),

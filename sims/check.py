@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sims._abi import SIM_CODES
 from sims.loader import Simulator, SimulatorError, Value, load
 from sims.probe import Failure, Probe
 
@@ -94,6 +95,28 @@ def written(subject: Subject) -> None:
                 agent, byte = left[0]
                 raise Failure(
                     f"call {t} leaves byte {byte} of agent {agent} as it was ({len(left)} bytes in all)"
+                )
+
+
+def meaning(subject: Subject) -> None:
+    """every byte of the grid is a category of its plane, every code below 128"""
+    shape = subject.simulator.shape(subject.params)
+    if shape.grid is None and shape.coded == 0:
+        raise NotMet("the observation has neither grid nor codes")
+    limits = np.full(shape.obs_shape, 256)
+    grid = 0
+    if shape.grid is not None:
+        grid = shape.grid.width
+        limits[:grid] = np.tile(shape.grid.values, shape.grid.rows * shape.grid.columns)
+    limits[grid : grid + shape.coded] = SIM_CODES
+    with subject.probe() as probe:
+        for t in subject.play(probe):
+            wrong = np.argwhere(probe.obs >= limits)
+            if len(wrong):
+                agent, byte = wrong[0]
+                raise Failure(
+                    f"call {t} writes {probe.obs[agent, byte]} into byte {byte} of agent {agent}, "
+                    f"which stays below {limits[byte]}"
                 )
 
 
@@ -229,6 +252,7 @@ RULES: tuple[Callable[[Subject], None], ...] = (
     table,
     shape,
     written,
+    meaning,
     repeats,
     independent,
     finite,

@@ -4,25 +4,39 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Whether the meaning of the bytes of an observation, where there is one, is possible. */
+static int meaning_fits(const sim_shape *s) {
+    if (s->grid_planes == 0 && s->coded == 0) return s->grid_rows == 0 && s->grid_columns == 0;
+    if (s->obs_dtype != SIM_UINT8 || s->obs_dims != 1 || s->coded < 0) return 0;
+    if (s->grid_planes < 0 || s->grid_planes > SIM_MAX_PLANES) return 0;
+    if ((s->grid_rows > 0) != (s->grid_planes > 0) || (s->grid_columns > 0) != (s->grid_planes > 0)) return 0;
+    for (int p = 0; p < s->grid_planes; p++)
+        if (s->grid_values[p] < 1 || s->grid_values[p] > 256) return 0;
+    int64_t cells = (int64_t)s->grid_rows * s->grid_columns;
+    return cells >= 0 && cells <= s->obs_shape[0] && cells * s->grid_planes + s->coded <= s->obs_shape[0];
+}
+
+int host_shape_fits(const sim_shape *s) {
+    if (s->agents < 1 || s->heads < 1 || s->heads > SIM_MAX_HEADS) return 0;
+    if (s->obs_dtype < SIM_UINT8 || s->obs_dtype > SIM_FLOAT32) return 0;
+    if (s->obs_dims < 0 || s->obs_dims > SIM_MAX_DIMS) return 0;
+    for (int i = 0; i < s->obs_dims; i++)
+        if (s->obs_shape[i] < 1) return 0;
+    for (int i = 0; i < s->heads; i++)
+        if ((s->head[i].choices > 0) != (s->head[0].choices > 0)) return 0;
+    return meaning_fits(s);
+}
+
 /* Row sizes; 0 if the shape breaks a limit of sim.h. */
 static int measure(sim_host *h) {
     const sim_shape *s = &h->shape;
-    if (s->agents < 1 || s->agents > INT32_MAX / h->worlds) return 0;
-    if (s->heads < 1 || s->heads > SIM_MAX_HEADS) return 0;
-    if (s->obs_dtype < SIM_UINT8 || s->obs_dtype > SIM_FLOAT32) return 0;
-    if (s->obs_dims < 0 || s->obs_dims > SIM_MAX_DIMS) return 0;
+    if (!host_shape_fits(s) || s->agents > INT32_MAX / h->worlds) return 0;
     h->agents = h->worlds * s->agents;
     h->obs_row = host_dtype_bytes(s->obs_dtype);
-    for (int i = 0; i < s->obs_dims; i++) {
-        if (s->obs_shape[i] < 1) return 0;
-        h->obs_row *= (size_t)s->obs_shape[i];
-    }
+    for (int i = 0; i < s->obs_dims; i++) h->obs_row *= (size_t)s->obs_shape[i];
     h->action_row = (size_t)s->heads * 4;
     h->mask_row = 0;
-    for (int i = 0; i < s->heads; i++) {
-        if ((s->head[i].choices > 0) != (s->head[0].choices > 0)) return 0;
-        if (s->has_mask) h->mask_row += s->head[i].choices;
-    }
+    for (int i = 0; s->has_mask && i < s->heads; i++) h->mask_row += s->head[i].choices;
     return 1;
 }
 

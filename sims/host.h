@@ -82,6 +82,9 @@ static inline uint64_t sim_world_seed(uint64_t run_seed, uint64_t world, uint64_
 HOST_API void host_world_seeds(uint64_t run_seed, uint64_t first, int32_t count, uint64_t restart,
                                uint64_t domain, uint64_t *out);
 
+/* Whether a shape keeps the limits of sim.h. */
+HOST_API int host_shape_fits(const sim_shape *s);
+
 /* For callers that cannot read this header: sizeof(sim_host), and world `world` itself, e.g. to render it. */
 HOST_API size_t host_bytes(void);
 HOST_API void *host_world(const sim_host *h, int32_t world);

@@ -24,6 +24,7 @@ from sims.worlds import Worlds
 __all__ = [
     "EVALUATE",
     "TRAIN",
+    "Grid",
     "Head",
     "Parameter",
     "Shape",
@@ -66,12 +67,26 @@ class Head:
 
 
 @dataclass(frozen=True)
+class Grid:
+    rows: int
+    columns: int
+    values: tuple[int, ...]  # categories of each plane: bytes of cells [rows, columns, planes] are below
+
+    @property
+    def width(self) -> int:
+        """Bytes of an observation that it takes."""
+        return self.rows * self.columns * len(self.values)
+
+
+@dataclass(frozen=True)
 class Shape:
     agents: int  # in one world
     obs_dtype: np.dtype[np.generic]
     obs_shape: tuple[int, ...]
     heads: tuple[Head, ...]
     has_mask: bool
+    grid: Grid | None  # what a one-dimensional observation of bytes begins with
+    coded: int  # the bytes behind it that are codes below 128
 
     @property
     def discrete(self) -> bool:
@@ -189,14 +204,7 @@ class Simulator:
         result = self.api.shape(self.values(params), ctypes.byref(shape))
         if result < 0:
             raise SimulatorError(f"{self.name}: shape returned {result} for {dict(params or {})}")
-        if (
-            shape.agents < 1
-            or shape.obs_dtype not in _abi.DTYPES
-            or not 0 <= shape.obs_dims <= _abi.SIM_MAX_DIMS
-            or not 1 <= shape.heads <= _abi.SIM_MAX_HEADS
-            or any(shape.obs_shape[i] < 1 for i in range(shape.obs_dims))
-            or len({shape.head[i].choices > 0 for i in range(shape.heads)}) != 1
-        ):
+        if not _abi.host().host_shape_fits(ctypes.byref(shape)):
             raise SimulatorError(f"{self.name}: shape breaks a limit of sim.h")
         return Shape(
             agents=shape.agents,
@@ -204,6 +212,8 @@ class Simulator:
             obs_shape=tuple(shape.obs_shape[: shape.obs_dims]),
             heads=tuple(Head(head.choices, head.low, head.high) for head in shape.head[: shape.heads]),
             has_mask=bool(shape.has_mask),
+            grid=_grid(shape),
+            coded=shape.coded,
         )
 
     def create(
@@ -215,6 +225,12 @@ class Simulator:
         """Builds `worlds` worlds; seeds [worlds] default to those of training with run seed 0."""
         given = world_seeds(0, worlds) if seeds is None else np.ascontiguousarray(seeds, np.uint64)
         return Worlds(self, worlds, params, given)
+
+
+def _grid(shape: _abi.SimShape) -> Grid | None:
+    if shape.grid_planes == 0:
+        return None
+    return Grid(shape.grid_rows, shape.grid_columns, tuple(shape.grid_values[: shape.grid_planes]))
 
 
 def _parameter(param: _abi.SimParam) -> Parameter:

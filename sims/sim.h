@@ -33,11 +33,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SIM_ABI 1u       /* raised whenever anything in this file changes its meaning or layout */
+#define SIM_ABI 2u       /* raised whenever anything in this file changes its meaning or layout */
 #define SIM_MAX_DIMS 4   /* dimensions of an observation */
 #define SIM_MAX_HEADS 16 /* action heads of an agent */
 #define SIM_MAX_PARAMS 64
+#define SIM_MAX_PLANES 16 /* of the grid that an observation may begin with */
 #define SIM_MAX_STATISTICS 16
+#define SIM_CODES 128 /* values of a coded byte of an observation */
 
 typedef enum sim_dtype { SIM_UINT8 = 1, SIM_INT8 = 2, SIM_INT32 = 3, SIM_FLOAT32 = 4 } sim_dtype;
 typedef enum sim_kind { SIM_INT = 1, SIM_FLOAT = 2, SIM_BOOL = 3 } sim_kind;
@@ -64,7 +66,11 @@ typedef struct sim_head {
     float low, high;
 } sim_head;
 
-/* Sizes, which may depend on the parameters. */
+/* Sizes, which may depend on the parameters. `*out` arrives as zeros.
+ *
+ * The last part is optional: what the bytes of an observation of one dimension of uint8 mean, so that a policy
+ * can encode them. First a grid of cells, each of some categories (0 to grid_values - 1); then codes; and what is
+ * left are plain numbers. All zero: an observation of numbers. */
 typedef struct sim_shape {
     int32_t agents; /* in one world */
     sim_dtype obs_dtype;
@@ -73,6 +79,10 @@ typedef struct sim_shape {
     int32_t heads;
     sim_head head[SIM_MAX_HEADS];
     int32_t has_mask; /* 1: the simulator fills `mask` */
+
+    int32_t grid_rows, grid_columns, grid_planes; /* the observation begins with [rows, columns, planes] bytes */
+    int32_t grid_values[SIM_MAX_PLANES];          /* categories of each plane, 1 to 256 */
+    int32_t coded; /* the next `coded` bytes are codes below SIM_CODES: embedded, and taken as numbers too */
 } sim_shape;
 
 /* The arrays of one world for one call, each contiguous and row-major. The caller clears rewards, terminated

@@ -170,12 +170,22 @@ def test_describe_tells_a_simulators_shapes_parameters_and_score() -> None:
     spec = native.describe(native.simulator_path("breakout"))
     by_name = subprocess.run([native.PRODUCER, "--describe", "breakout"], capture_output=True, check=True)
     assert json.loads(by_name.stdout) == spec
-    assert spec["obs"] == {"dtype": "float32", "shape": [118]}
+    assert spec["obs"] == {"dtype": "float32", "shape": [118], "grid": None, "coded": 0}
     assert spec["heads"] == [{"choices": 3}]
     assert spec["statistics"][spec["score"]]["name"] == "score"
     assert {p["name"]: p["default"] for p in spec["params"]}["frameskip"] == 4
     with load("breakout").create(1) as worlds:
         assert spec["state_bytes"] + worlds.obs.nbytes == len(worlds.save(0)), "the loader saves the row too"
+
+
+def test_describe_tells_what_the_bytes_of_an_observation_mean(tmp_path: Path) -> None:
+    library = compile_simulator((DATA / "crop.c").read_text(), tmp_path / "crop.so")
+    assert native.describe(library, {"rows": 3})["obs"] == {
+        "dtype": "uint8",
+        "shape": [3 * 7 * 3 + 3 + 2],
+        "grid": {"rows": 3, "columns": 7, "planes": 3, "values": [4, 7, 2]},
+        "coded": 3,
+    }
 
 
 def test_describe_tells_that_a_simulator_cannot_be_saved(tmp_path: Path) -> None:

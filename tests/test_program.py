@@ -91,6 +91,12 @@ def test_unpacked_bytes_are_those_of_the_observation():
     assert build({}, bytes_).unpacked_step_bytes(bytes_) == 1650
 
 
+def test_unpacked_bytes_count_a_grid_of_categories_as_one_byte_a_category():
+    grid = {"rows": 2, "columns": 3, "planes": 2, "values": [4, 7]}
+    spec = SPEC | {"obs": {"dtype": "uint8", "shape": [17], "grid": grid, "coded": 2}}
+    assert build({}, spec).unpacked_step_bytes(spec) == 2 * 3 * (4 + 7) + 5
+
+
 @pytest.mark.parametrize(
     ("policy", "spec", "message"),
     [

@@ -31,13 +31,13 @@ def failures(lines: dict[str, str]) -> list[str]:
 
 # Parameters under which random play meets every rule, and the rules that a simulator has nothing for.
 OURS: dict[str, tuple[dict[str, float], list[str]]] = {
-    "bandit": ({}, ["masks", "after_truncation"]),
-    "breakout": ({"max_steps": 25}, ["masks"]),
-    "cartpole": ({"max_steps": 25}, ["masks"]),
-    "memory": ({"corridor": 3, "patience": 2}, ["masks"]),
-    "pendulum": ({"max_steps": 25}, ["masks"]),
-    "slowtail": ({"mean_us": 0.5}, ["masks", "after_truncation"]),
-    "tabular": ({"max_steps": 25}, ["masks"]),
+    "bandit": ({}, ["meaning", "masks", "after_truncation"]),
+    "breakout": ({"max_steps": 25}, ["meaning", "masks"]),
+    "cartpole": ({"max_steps": 25}, ["meaning", "masks"]),
+    "memory": ({"corridor": 3, "patience": 2}, ["meaning", "masks"]),
+    "pendulum": ({"max_steps": 25}, ["meaning", "masks"]),
+    "slowtail": ({"mean_us": 0.5}, ["meaning", "masks", "after_truncation"]),
+    "tabular": ({"max_steps": 25}, ["meaning", "masks"]),
 }
 
 
@@ -172,6 +172,24 @@ def test_state_that_worlds_share_is_named_though_one_world_alone_behaves(tmp_pat
     assert "independent" in failures(lines)
     assert "repeats" not in failures(lines)
     assert "global state" in lines["independent"]
+
+
+CROP = (DATA / "crop.c").read_text()
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"stray": 20}, "writes 2 into byte 104 of agent 0, which stays below 2"),
+        ({"stray": 20, "stray_code": True}, "writes 128 into byte 107 of agent 0, which stays below 128"),
+    ],
+)
+def test_a_byte_out_of_its_range_is_named(tmp_path, params, message):
+    simulator = load(compile_simulator(CROP, tmp_path / "crop.so"))
+    assert failures(verdict(simulator, {})) == []
+    lines = verdict(simulator, params)
+    assert failures(lines) == ["meaning"]
+    assert message in lines["meaning"]
 
 
 MASK = "io->mask[5 * i + r->now.step[i] % 3] = 0;"

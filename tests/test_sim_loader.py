@@ -12,7 +12,7 @@ import pytest
 from native import DATA, ROOT, broken, compile_simulator
 
 from sims import _abi
-from sims.loader import EVALUATE, TRAIN, Simulator, SimulatorError, available, load, world_seeds
+from sims.loader import EVALUATE, TRAIN, Grid, Simulator, SimulatorError, available, load, world_seeds
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +23,12 @@ def relay(tmp_path_factory: pytest.TempPathFactory) -> Simulator:
 
 def zeros(worlds) -> np.ndarray:
     return np.zeros((worlds.agents, len(worlds.shape.heads)), np.int32)
+
+
+@pytest.fixture(scope="module")
+def crop(tmp_path_factory: pytest.TempPathFactory) -> Simulator:
+    library = tmp_path_factory.mktemp("crop") / "crop.so"
+    return load(compile_simulator((DATA / "crop.c").read_text(), library))
 
 
 def test_the_simulators_here_are_found_by_name():
@@ -79,9 +85,39 @@ def test_a_missing_library_names_the_file_and_the_command(monkeypatch, tmp_path)
         load("pong")
 
 
+def test_a_simulator_may_say_what_the_bytes_of_its_observation_mean(crop, relay):
+    shape = crop.shape({"rows": 3})
+    assert shape.grid == Grid(rows=3, columns=7, values=(4, 7, 2))
+    assert (shape.grid.width, shape.coded, shape.obs_shape) == (63, 3, (68,))
+    assert (relay.shape().grid, relay.shape().coded) == (None, 0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "out->grid_planes = 17;",
+        "out->grid_planes = -1;",
+        "out->grid_planes = 0;",
+        "out->grid_rows = 0;",
+        "out->grid_columns = -7;",
+        "out->grid_rows = out->grid_columns = 1 << 30;",
+        "out->grid_values[1] = 0;",
+        "out->grid_values[1] = 257;",
+        "out->coded = CODED + PLAIN + 1;",
+        "out->coded = -1;",
+        "out->obs_dtype = SIM_INT8;",
+        "out->obs_dims = 2, out->obs_shape[1] = 1;",
+    ],
+)
+def test_a_meaning_that_the_observation_cannot_have_is_refused(tmp_path, wrong):
+    source = broken((DATA / "crop.c").read_text(), "out->coded = CODED;", f"out->coded = CODED; {wrong}")
+    with pytest.raises(SimulatorError, match="breaks a limit"):
+        load(compile_simulator(source, tmp_path / "crop.so")).shape()
+
+
 def test_a_library_of_another_abi_is_refused(tmp_path):
     source = broken((DATA / "relay.c").read_text(), ".abi = SIM_ABI", ".abi = SIM_ABI + 1")
-    with pytest.raises(SimulatorError, match="built for ABI 2"):
+    with pytest.raises(SimulatorError, match="built for ABI 3"):
         load(compile_simulator(source, tmp_path / "relay.so"))
 
 
