@@ -147,13 +147,15 @@ class Matrix:
         return [
             Cell(kind, seed, rate)
             for kind in tuned
-            for rate, seed in itertools.product(self._candidates(kind.task), settings.seeds)
+            for rate, seed in itertools.product(self._candidates(kind), settings.seeds)
         ]
 
-    def _candidates(self, task: str) -> Sequence[float]:
+    def _candidates(self, kind: Kind) -> Sequence[float]:
         """Learning rates to try."""
         assert self.file.study.tuning is not None
-        return self.file.study.tasks[task].learning_rates or self.file.study.tuning.learning_rates
+        task = self.file.study.tasks[kind.task]
+        usual = task.learning_rates or self.file.study.tuning.learning_rates
+        return (task.learning_rates_at or {}).get(str(kind.lag), usual)
 
     def _main(self, block: Block, kinds: Sequence[Kind], rates: Mapping[str, float]) -> list[Cell]:
         """Seed by seed, so that a study that is interrupted has all arms alike."""
@@ -189,7 +191,7 @@ class Matrix:
                     for cell in cells
                     if cell.learning_rate == rate
                 )
-                for rate in sorted(self._candidates(cells[0].kind.task))
+                for rate in sorted(self._candidates(cells[0].kind))
             }
             chosen[identity] = max(means, key=means.__getitem__)
         return chosen

@@ -15,7 +15,7 @@ from config import Mark, Tree
 from config.explain import describe, near, properties_of, show
 from config.places import KeyPath
 from config.reading import failure, override, read_tree
-from stress.schema import Block, Contrast, Study
+from stress.schema import Block, Contrast, Study, Task
 
 SELECTOR_KEYS = ("task", "mode", "lag", "correction", "epochs", "learners", "purpose")
 
@@ -66,10 +66,21 @@ def read(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> StudyFi
 def contradictions(file: StudyFile) -> Iterator[tuple[Mark, str]]:
     """What no single key can know."""
     study = file.study
+    for name, task in study.tasks.items():
+        yield from _of_task(file, name, task)
     for name, block in study.matrix.items():
         yield from _of_block(file, name, block)
     for name, contrast in study.primary.items():
         yield from _of_contrast(file, name, contrast)
+
+
+def _of_task(file: StudyFile, name: str, task: Task) -> Iterator[tuple[Mark, str]]:
+    tried = None if file.study.tuning is None else file.study.tuning.lags
+    for lag in task.learning_rates_at or {}:
+        if tried is not None and int(lag) not in tried:
+            path = ("tasks", name, "learning_rates_at", lag)
+            text = f"nothing is tuned at this lag; tuning.lags: {', '.join(map(str, tried))}"
+            yield file.mark(*path), f"{'.'.join(path)}: {text}"
 
 
 def _of_block(file: StudyFile, name: str, block: Block) -> Iterator[tuple[Mark, str]]:

@@ -21,6 +21,9 @@ Names = Annotated[tuple[Name, ...], BeforeValidator(_tuple), Field(min_length=1)
 Naturals = Annotated[tuple[Natural, ...], BeforeValidator(_tuple), Field(min_length=1)]
 Positives = Annotated[tuple[Positive, ...], BeforeValidator(_tuple), Field(min_length=1)]
 Rates = Annotated[tuple[PositiveNumber, ...], BeforeValidator(_tuple), Field(min_length=1)]
+RatesByLag = Annotated[
+    dict[Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,8})$")], Rates], Field(min_length=1)
+]
 RatesOrTuned = Annotated[
     Annotated[Literal["tuned"], Tag("tuned")] | Annotated[Rates, Tag("rates")],
     Discriminator(lambda value: "tuned" if isinstance(value, str) else "rates"),
@@ -57,6 +60,8 @@ class Task(Section):
     """Whether step times have a heavy tail."""
     learning_rates: Rates | None = None
     """Candidates of `tuning` for this task; null: those that it names itself."""
+    learning_rates_at: RatesByLag | None = None
+    """Other candidates for single lags of `tuning`, by lag in quotes: the more lag, the smaller the best."""
     cell_seconds: PositiveNumber = 10.0
     """What one cell is expected to take on one core, for the estimate before any has finished."""
 

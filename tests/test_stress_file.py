@@ -220,6 +220,19 @@ def test_a_learning_rate_that_is_chosen_at_some_lags_serves_the_lags_below_them(
     assert rates == {("cartpole", 5e-3), ("pendulum", 3e-4), ("pendulum", 1e-3)}
 
 
+def test_a_task_may_have_other_candidates_at_a_lag_at_which_learning_rates_are_chosen(tmp_path):
+    path = write(tmp_path, "seeds: [101, 102]}", "seeds: [101, 102], lags: [0, 4]}")
+    text = path.read_text().replace("solved: 475,", 'solved: 475, learning_rates_at: {"4": [5e-5]},')
+    path.write_text(text)
+    tuning = Matrix(read(path), MACHINE).tuning
+    rates = {(one.kind.lag, one.learning_rate) for one in tuning if one.kind.task == "cartpole"}
+    assert rates == {(0, 3e-4), (0, 1e-3), (4, 5e-5)}
+
+    path.write_text(text.replace('"4": [5e-5]', '"5": [5e-5]'))
+    with pytest.raises(config.ConfigError, match=r"learning_rates_at\.5: nothing is tuned .*lags: 0, 4"):
+        read(path)
+
+
 def test_blocks_are_run_in_the_order_of_the_file_and_their_cells_seed_by_seed(tmp_path):
     given = "tasks: [cartpole], lags: [8, 2], corrections: [none], seeds: [9, 7], learning_rates: [1e-3]"
     matrix = Matrix(read(write(tmp_path, "matrix:", f"matrix:\n  first: {{{given}}}")), MACHINE)
