@@ -28,8 +28,9 @@ from consumers.objective import View
 from consumers.sums import FORMS, Segment, summed
 from producers.program import Program
 
-AUDITED_STEPS = 256  # of each batch, and two segments at least
-GAP_EVERY = 8  # versions: bf16 is compared with float32
+AUDITED_STEPS = 256  # at each look at the labels, and two segments at least
+LOOKS_APART = 16384  # steps: what a look costs hardly depends on the batch, so not every small one gets one
+GAP_EVERY = 8  # looks: bf16 is compared with float32
 TARGETS_EVERY = 100  # versions: one segment is summed up
 POOLED_BATCHES = 50  # make one judgement of the mean ratio
 KEPT_VERSIONS = 8  # of the weights, where nothing bounds the lag
@@ -130,6 +131,8 @@ class Audits:
         self._most = min(versions, max(2, KEPT_BYTES // (4 * program.count)))
         self._kept: dict[int, Tensor] = {}  # by version
         self._pool = Pool()
+        self._looks = 0  # at labels
+        self._passed = LOOKS_APART  # steps since the last: the first batch gets one
 
     def begin(self, batch: Batch, version: int, flat: Tensor) -> Tensor:
         """Audits the labels of a batch before the learner of `version` trains on it; `flat` its weights,
@@ -138,12 +141,17 @@ class Audits:
         names = ("audit_label_error", "audit_label_tolerance", "audit_ratio_mean", "audit_ratio_limit",
                  "audit_target_error", "precision_gap")  # fmt: skip
         self.figures = dict.fromkeys(names, math.nan)
+        self.figures |= dict.fromkeys(("audit_label_steps", "audit_label_unaudited"), 0)
         self._kept[version] = flat.detach().clone()
         if self._loaded == version:
             self._loaded = -1
         while len(self._kept) > self._most:
             del self._kept[min(self._kept)]
-        self._audit_labels(batch, version)
+        self._passed += batch.horizon * batch.segments
+        if self._passed >= LOOKS_APART:
+            self._passed = 0
+            self._audit_labels(batch, version)
+            self._looks += 1
         return self._kept[version]
 
     def ratios(self, log_ratio: Tensor, kept: Tensor | None) -> None:
@@ -189,7 +197,7 @@ class Audits:
 
     def _audit_labels(self, batch: Batch, version: int) -> None:
         gaps: list[Tensor] = []
-        found = [self._compare(batch, part, version, gaps) for part in _drawn(batch, version)]
+        found = [self._compare(batch, part, version, gaps) for part in _drawn(batch, self._looks)]
         error, scale = max(one.error for one in found), max(one.scale for one in found)
         steps = sum(one.steps for one in found)
         self.figures["audit_label_steps"] = steps
@@ -237,7 +245,7 @@ class Audits:
                 ours = (logits, chosen) if kept is None else (logits[kept[rows]], chosen[kept[rows]])
                 scale = max(scale, logit_scale(ours[0], self._log_std, ours[1]))
             steps += count
-            if self._bf16 and version % GAP_EVERY == 0:
+            if self._bf16 and self._looks % GAP_EVERY == 0:
                 with torch.autocast(self._device.type, torch.bfloat16):
                     rounded, _ = self._run(obs[rows], before, reset)
                 gap = (self._model.log_prob(rounded, chosen, allowed) - exact).abs()
@@ -280,14 +288,14 @@ class _Compared(NamedTuple):
     unaudited: int  # steps whose weights are not at hand
 
 
-def _drawn(batch: Batch, version: int) -> Iterator[Pieces]:
+def _drawn(batch: Batch, look: int) -> Iterator[Pieces]:
     """About AUDITED_STEPS steps of a batch, in segments of at most as many groups as that takes; others at
-    each version, and all of them in turn."""
+    each look, and all of them in turn."""
     wanted = max(2, -(-AUDITED_STEPS // batch.horizon))
     length = min(wanted, batch.group)
     groups, blocks = batch.segments // batch.group, -(-batch.group // length)
     count = min(-(-wanted // length), groups * blocks)
-    for place in range(version * count, version * count + count):
+    for place in range(look * count, look * count + count):
         block, group = place // groups % blocks, place % groups
         first = group * batch.group + min(block * length, batch.group - length)
         segments = torch.arange(first, first + length, device=batch.device)

@@ -26,6 +26,11 @@ CPU = torch.device("cpu")
 SPEC = {"obs": {"dtype": "float32", "shape": [5]}, "heads": [{"choices": 3}], "mask": False}
 
 
+@pytest.fixture(autouse=True)
+def _every_batch_is_looked_at(monkeypatch):
+    monkeypatch.setattr(audits, "LOOKS_APART", 1)
+
+
 def update(*, policy=None, bf16=False, versions=8, spec=SPEC, **learner):
     base = {"minibatches": 2, "epochs": 1, "learning_rate": 1e-2, "batch_slots": 2}
     program = build({"hidden": [16], "activation": "tanh"} | (policy or {}), spec)
@@ -221,6 +226,21 @@ def test_each_batch_is_audited_in_at_least_256_steps_and_every_agent_has_its_tur
             assert len((part.segments // agents).unique()) == 1, "one group, which acts by the same weights"
         seen.append(found)
     assert len(torch.cat(seen).unique()) == batch.segments
+
+
+def test_a_look_costs_small_batches_no_more_of_their_time_than_large_ones(monkeypatch):
+    """One comes with the first batch, and then one in so many steps."""
+    monkeypatch.undo()
+    updater, steps = update(minibatches=1), 64 * 64
+    every, looks = -(-audits.LOOKS_APART // steps), []
+    for version in range(2 * every + 1):
+        slot = Slot(version, horizon=64, agents=64)
+        acted(updater, [slot], version)
+        updater.audits.begin(Batch([slot], device=CPU), version, updater.flat_weights)
+        looks.append(updater.audits.figures["audit_label_steps"] > 0)
+        assert math.isnan(updater.audits.figures["audit_label_error"]) != looks[-1]
+    assert every == 4
+    assert [i for i, looked in enumerate(looks) if looked] == [0, every, 2 * every]
 
 
 def test_the_limit_grows_with_what_rounding_does():
