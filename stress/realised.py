@@ -81,6 +81,7 @@ def _beside(arm: Arm, cells: Sequence[Cell], curve: Mapping[int, Sequence[Cell]]
         "p_equal": t_tail(inside / error, freedom) if error else float(inside <= 0),
         "p_differ": 2 * t_tail(abs(difference) / error, freedom) if error else float(difference == 0),
         "rates": sorted({cell.arm.learning_rate for end in (below, above) for cell in curve[end]}),
+        "flat": 0 in curve and abs(_mean([c.area for c in curve[0]]) - entry["area"] + difference) <= MARGIN,
     }
 
 
@@ -96,6 +97,8 @@ def _words(entry: Mapping[str, Any]) -> str:
         said = f"Its {lag} does not explain how it did: {word} than exact lag of that size ({numbers})."
     else:
         said = f"Whether its {lag} explains how it did is not decided: {numbers} from exact lag of that size."
+    if entry["flat"]:
+        said += f" No lag at all gives the same within ±{MARGIN:g}, so there is hardly anything to explain."
     if entry["rates"] != [entry["learning_rate"]]:
         others = " and ".join(f"{rate:g}" for rate in entry["rates"])
         said += f" Their learning rates differ: {entry['learning_rate']:g} against {others}."

@@ -388,6 +388,14 @@ def test_something_else_is_at_work_where_exact_lag_does_better():
     assert asynchronous(0.85, lag=5.0)["outcome"] == "not decided"  # beyond all exact lags
 
 
+def test_where_lag_does_no_harm_it_is_said_that_there_is_nothing_to_explain():
+    exact = [cell for k in (0, 1, 2) for cell in runs("ppo", k, 0.9)]
+    (found,) = say([*exact, *runs("ppo", 4, 0.9, mode="async", realised_lag=1.5)], ())["realised"]
+    assert found["outcome"] == "lag explains it"
+    assert "hardly anything to explain" in found["words"]
+    assert "hardly anything" not in asynchronous(0.85)["words"]
+
+
 def test_learning_rates_that_differ_are_told_beside_realised_lag():
     exact = [cell for k in (1, 2) for cell in runs("ppo", k, 0.9)]
     free = runs("ppo", 4, 0.9, mode="async", realised_lag=1.5, learning_rate=0.0003)
