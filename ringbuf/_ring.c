@@ -10,6 +10,7 @@ PyObject *ring_error;
 #define X(name) #name,
 const char *const producer_counter_names[] = {HR_PRODUCER_COUNTERS(X) NULL};
 const char *const learner_counter_names[] = {HR_LEARNER_COUNTERS(X) NULL};
+const char *const server_counter_names[] = {HR_SERVER_COUNTERS(X) NULL};
 const char *const learner_gauge_names[] = {HR_LEARNER_GAUGES(X) NULL};
 #undef X
 const char *const role_names[] = {"none",     "supervisor", "producer",  "learner", "server",
@@ -149,12 +150,15 @@ static int add_constants(PyObject *module)
                    PyModule_AddIntConstant(module, "AGE_BINS", HR_AGE_BINS) != 0 ||
                    PyModule_AddIntConstant(module, "MAX_PROCESSES", HR_MAX_PROCESSES) != 0 ||
                    PyModule_AddIntConstant(module, "MAX_LEARNERS", HR_MAX_LEARNERS) != 0 ||
+                   PyModule_AddIntConstant(module, "MAX_SERVERS", HR_MAX_SERVERS) != 0 ||
+                   PyModule_AddIntConstant(module, "MAX_GROUPS", HR_MAX_GROUPS) != 0 ||
                    add_names(module, "ROLES", role_names) != 0 ||
                    add_names(module, "STATES", state_names) != 0 ||
                    add_names(module, "PHASES", hr_phase_names) != 0 ||
                    add_names(module, "STOP_REASONS", stop_names) != 0 ||
                    add_names(module, "PRODUCER_COUNTERS", producer_counter_names) != 0 ||
                    add_names(module, "LEARNER_COUNTERS", learner_counter_names) != 0 ||
+                   add_names(module, "SERVER_COUNTERS", server_counter_names) != 0 ||
                    add_names(module, "LEARNER_GAUGES", learner_gauge_names) != 0
                ? -1
                : 0;

@@ -54,7 +54,7 @@ extern PyObject *control_type, *ring_type, *lease_type, *claim_type, *weights_ty
 /* Names of enums and counters, in C order; the arrays end with NULL. */
 extern const char *const role_names[], *const state_names[], *const stop_names[];
 extern const char *const slot_state_names[], *const drop_names[], *const claimable_names[];
-extern const char *const producer_counter_names[], *const learner_counter_names[],
+extern const char *const producer_counter_names[], *const learner_counter_names[], *const server_counter_names[],
                                                        *const learner_gauge_names[];
 
 /* Index of `name`, or -1 with ValueError that lists the names. */
@@ -98,7 +98,8 @@ RingObject *ring_as(PyObject *self, unsigned allowed);
 #define AS_PRODUCER (1u << HR_ACCESS_PRODUCER)
 #define AS_LEARNER (1u << HR_ACCESS_LEARNER)
 #define AS_SUPERVISOR (1u << HR_ACCESS_SUPERVISOR)
-#define AS_ANYBODY 15u
+#define AS_SERVER (1u << HR_ACCESS_SERVER)
+#define AS_ANYBODY 31u
 
 /* The control block of the object, or a process of it; NULL with an error. */
 hr_control *control_mapped(PyObject *self);
@@ -140,6 +141,12 @@ METHOD(ring_lower_granted);
 METHOD(ring_request_state);
 METHOD(ring_state);
 METHOD(ring_load_state);
+METHOD(ring_ask);
+METHOD(ring_answered);
+METHOD(ring_wait_answer);
+METHOD(ring_question);
+METHOD(ring_answer);
+METHOD(ring_sweep_server);
 #undef METHOD
 PyObject *control_bell_wait(PyObject *self, PyObject *args, PyObject *kwargs);
 

@@ -14,6 +14,8 @@ LAG_BINS: int
 AGE_BINS: int
 MAX_PROCESSES: int
 MAX_LEARNERS: int
+MAX_SERVERS: int
+MAX_GROUPS: int
 PLAN_BYTES: int
 ROLES: tuple[str, ...]
 STATES: tuple[str, ...]
@@ -21,6 +23,7 @@ PHASES: tuple[str, ...]
 STOP_REASONS: tuple[str, ...]
 PRODUCER_COUNTERS: tuple[str, ...]
 LEARNER_COUNTERS: tuple[str, ...]
+SERVER_COUNTERS: tuple[str, ...]
 LEARNER_GAUGES: tuple[str, ...]
 
 def plan_table() -> tuple[tuple[str, int, str], ...]: ...

@@ -1,4 +1,5 @@
-/* Methods of Control for a learner that sleeps, and for who wakes it. */
+/* Methods of Control for a learner or a server that sleeps, and for who wakes it. Bell i is that of learner i; behind
+ * those of the learners stand the servers'. */
 #include "_ring.h"
 #include "wait.h"
 
@@ -7,8 +8,8 @@ static hr_bell *bell_at(PyObject *self, uint32_t learner)
     hr_control *c = control_mapped(self);
     if (c == NULL)
         return NULL;
-    if (learner >= HR_MAX_LEARNERS) {
-        PyErr_Format(PyExc_IndexError, "learner %u of %u", learner, HR_MAX_LEARNERS);
+    if (learner >= HR_MAX_LEARNERS + HR_MAX_SERVERS) {
+        PyErr_Format(PyExc_IndexError, "bell %u of %u", learner, HR_MAX_LEARNERS + HR_MAX_SERVERS);
         return NULL;
     }
     return hr_control_bell(c, learner);

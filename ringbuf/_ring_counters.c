@@ -16,6 +16,7 @@ static const char *const *counter_names(const hr_process *p)
     uint32_t role = atomic_load_explicit(&p->role, memory_order_relaxed);
     return role == HR_PRODUCER  ? producer_counter_names
            : role == HR_LEARNER ? learner_counter_names
+           : role == HR_SERVER  ? server_counter_names
                                 : nothing;
 }
 

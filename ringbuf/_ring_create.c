@@ -52,6 +52,7 @@ static const struct {
     MEMBER(world_state_bytes, "Q"),
     MEMBER(state_bytes, "Q"),
     MEMBER(n_params, "I"),
+    MEMBER(server, "I"),
     MEMBER(param, "64sd"),
 };
 _Static_assert(HR_MAX_HEADS == 16 && HR_NAME_BYTES == 64 && HR_MAX_DIMS == 6, "formats above");

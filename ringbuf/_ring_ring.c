@@ -2,6 +2,7 @@
 #include "_ring.h"
 #include "books.h"
 #include "learner.h"
+#include "serving.h"
 #include "state.h"
 
 #include <string.h>
@@ -10,7 +11,7 @@ PyObject *ring_type;
 static PyTypeObject *observation_type;
 static PyObject *state_strings; /* slot_state_names as a tuple */
 
-static const char *const access_names[] = {"producer", "learner", "supervisor", "monitor", NULL};
+static const char *const access_names[] = {"producer", "learner", "supervisor", "monitor", "server", NULL};
 
 RingObject *ring_as(PyObject *self, unsigned allowed)
 {
@@ -266,6 +267,34 @@ static PyObject *get_state_sequence(PyObject *self, void *unused)
     return ring == NULL ? NULL : number_or_none(hr_state_sequence(&ring->r));
 }
 
+static PyObject *get_server_life(PyObject *self, void *unused)
+{
+    (void)unused;
+    RingObject *ring = ring_as(self, AS_ANYBODY);
+    return ring == NULL ? NULL : PyLong_FromUnsignedLongLong(hr_serving_life(&ring->r));
+}
+
+/* The slots and what lies behind them, for the server to write into: counted like the views of leases. */
+static int ring_get_buffer(PyObject *self, Py_buffer *view, int flags)
+{
+    RingObject *ring = ring_as(self, AS_SERVER);
+    view->obj = NULL;
+    if (ring == NULL)
+        return -1;
+    hr_ring *r = &ring->r;
+    if (PyBuffer_FillInfo(view, self, (char *)r->base + r->data_offset,
+                          (Py_ssize_t)(r->mapped_bytes - r->data_offset), 0, flags) != 0)
+        return -1;
+    ring->exports++;
+    return 0;
+}
+
+static void ring_release_buffer(PyObject *self, Py_buffer *view)
+{
+    (void)view;
+    ((RingObject *)self)->exports--;
+}
+
 static PyObject *get_outstanding(PyObject *self, void *unused)
 {
     (void)unused;
@@ -288,7 +317,8 @@ static PyObject *get_text(PyObject *self, void *which)
 static PyMethodDef methods[] = {
     {"attach", (PyCFunction)(void (*)(void))ring_attach, METH_VARARGS | METH_KEYWORDS | METH_CLASS,
      "attach(fd, control, role='learner', learner=0, name='', *, close_fd=False): role is producer, learner, "
-     "supervisor or monitor; the last two do not map the payload."},
+     "supervisor, monitor or server; supervisor and monitor do not map the payload. Of a server, memoryview(ring) "
+     "is all that lies behind the headers, to be written to."},
     {"close", ring_close, METH_NOARGS, "Unmaps the ring; BufferError while a view of its payload lives."},
     {"observe", ring_observe, METH_NOARGS,
      "-> Observation(acting, granted, slots); slots: (state, sequence, deliveries, oldest acting version of "
@@ -338,6 +368,19 @@ static PyMethodDef methods[] = {
     {"load_state", ring_load_state, METH_VARARGS,
      "load_state(bytes): before the producer is started; it goes on from there. RingError if it is of another "
      "plan."},
+    {"ask", ring_ask, METH_VARARGS,
+     "ask(group, life, t, step, noise_key, version, carried=0) -> number: asks the server about one step of a group"},
+    {"answered", ring_answered, METH_VARARGS,
+     "answered(group, number, life) -> 'unanswered', 'answered', 'refused', 'server_died' or 'stopped'"},
+    {"wait_answer", ring_wait_answer, METH_VARARGS,
+     "wait_answer(group, number, life, seconds) -> bool: until answered() may say more; False: the time is over"},
+    {"question", ring_question, METH_VARARGS,
+     "question(group, life) -> (number, epoch, sequence, t, step, noise_key, version, carried) of a question that was "
+     "put to this life of the server and is not answered, or None"},
+    {"answer", ring_answer, METH_VARARGS,
+     "answer(group, number, refused=False): what was asked is in the slot, or there is no answer; wakes the producer"},
+    {"sweep_server", ring_sweep_server, METH_NOARGS,
+     "After the death of the ring's inference server was reaped; may be repeated."},
     {"slot_range", ring_slot_range, METH_VARARGS,
      "slot_range(sequence) -> (offset, bytes) of that slot's payload within the segment's file"},
     {"header", ring_header, METH_VARARGS,
@@ -354,6 +397,7 @@ static PyGetSetDef attributes[] = {
     {"outstanding", get_outstanding, NULL, "granted - start - done, from the words.", NULL},
     {"state_sequence", get_state_sequence, NULL,
      "The sequence that the saved state goes on from; None: there is none, or it is being written.", NULL},
+    {"server_life", get_server_life, NULL, "Deaths of the ring's inference server so far.", NULL},
     {"name", get_text, NULL, "Shared-memory name, '' if attached by descriptor only.", NULL},
     {"last_failure", get_text, NULL, "Of lease(): 'lost', 'torn' or None.", (void *)1},
     {0}};
@@ -361,6 +405,8 @@ static PyType_Slot slots[] = {
     {Py_tp_dealloc, ring_dealloc},
     {Py_tp_methods, methods},
     {Py_tp_getset, attributes},
+    {Py_bf_getbuffer, ring_get_buffer},
+    {Py_bf_releasebuffer, ring_release_buffer},
     {Py_tp_doc, "One ring: one producer, one owner learner, slots in shared memory."},
     {0}};
 static PyType_Spec spec = {"ringbuf._ring.Ring", sizeof(RingObject), 0,

@@ -23,7 +23,7 @@ static hr_control_fixed geometry(uint64_t *total_bytes)
                           .process_bytes = sizeof(hr_process)};
     f.flags_offset = hr_round_up(sizeof(hr_segment) + sizeof f, hr_page_bytes());
     f.bells_offset = f.flags_offset + sizeof(hr_flags);
-    f.table_offset = f.bells_offset + HR_MAX_LEARNERS * sizeof(hr_bell);
+    f.table_offset = f.bells_offset + (HR_MAX_LEARNERS + HR_MAX_SERVERS) * sizeof(hr_bell);
     *total_bytes = hr_round_up(f.table_offset + HR_MAX_PROCESSES * sizeof(hr_process), hr_page_bytes());
     return f;
 }
@@ -152,8 +152,8 @@ void hr_control_set_producers_gone(hr_control *c, int gone)
 
 void hr_control_ring_all(hr_control *c)
 {
-    for (uint64_t learner = 0; learner < HR_MAX_LEARNERS; learner++)
-        hr_bell_ring(hr_control_bell(c, learner));
+    for (uint64_t i = 0; i < HR_MAX_LEARNERS + HR_MAX_SERVERS; i++)
+        hr_bell_ring(hr_control_bell(c, i));
 }
 
 /* The counters below have one writer, this process, so load and store need no read-modify-write; readers take

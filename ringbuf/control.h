@@ -44,6 +44,9 @@ typedef enum hr_producer_counter { HR_PRODUCER_COUNTERS(X) HR_P_COUNT } hr_produ
 #define X(name) HR_L_##name,
 typedef enum hr_learner_counter { HR_LEARNER_COUNTERS(X) HR_L_COUNT } hr_learner_counter;
 #undef X
+#define X(name) HR_S_##name,
+typedef enum hr_server_counter { HR_SERVER_COUNTERS(X) HR_S_COUNT } hr_server_counter;
+#undef X
 
 typedef struct hr_control { /* one process' view */
     void *base;

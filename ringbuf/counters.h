@@ -31,6 +31,7 @@
     X(wait_owner_ns)                                                                                        \
     X(abandoned_steps_stop)   /* of a slot given up at a stop */                                            \
     X(abandoned_steps_server) /* of a slot given up with its inference server */                            \
+    X(abandoned_steps_version) /* of a slot whose weights were gone before it was full */                   \
     X(crash_signal) /* that killed it, or HR_NO_SIGNAL where it ended itself; 0: none */                     \
     X(crash_phase)  /* hr_phase in which that happened */                                                   \
     X(crash_world)  /* number of the world over the whole run, + 1; 0: outside a world */                   \
@@ -78,7 +79,26 @@
     X(audit_target_alarms)                                                                                  \
     X(audit_precision_alarms)                                                                               \
     X(audited_steps)     /* compared with the weights of their version */                                   \
-    X(unaudited_steps)   /* drawn for that, but those weights are not at hand */
+    X(unaudited_steps)   /* drawn for that, but those weights are not at hand */                            \
+    X(burn_in_steps)     /* that only warmed recurrent state up */
+
+#define HR_SERVER_COUNTERS(X)                                                                               \
+    X(rows)             /* agent-steps answered */                                                          \
+    X(requests)         /* of groups, answered */                                                           \
+    X(refused)          /* of those: the weights they need are gone */                                      \
+    X(batches)          /* forward passes */                                                                \
+    X(batch_rows)       /* of those passes, places that were left empty included */                         \
+    X(late_batches)     /* begun because a request had waited for server.max_wait_us */                     \
+    X(latency_sum_ns)   /* over requests, from when the server saw them to the answer */                    \
+    X(latency_max_ns)                                                                                       \
+    X(wait_request_ns)  /* nobody asked */                                                                  \
+    X(gather_ns)        /* copying observations together */                                                 \
+    X(forward_ns)                                                                                           \
+    X(sample_ns)        /* and writing the answers */                                                       \
+    X(pickup_ns)                                                                                            \
+    X(pickups)          /* weights copied */                                                                \
+    X(pickup_retries)   /* copies that a newer version overtook */                                          \
+    X(version)          /* newest in hand */
 
 #define HR_LEARNER_GAUGES(X) /* named as the figures of metrics.jsonl */                                     \
     X(score_mean) X(score_best) X(solved_at_seconds) X(learning_rate) X(entropy_coef)                       \

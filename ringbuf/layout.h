@@ -23,6 +23,7 @@
 #define HR_ATTACHABLE 0x52454144594F4B21ull /* value of the ready word */
 #define HR_MAX_SLOTS 65536u
 #define HR_MAX_LEARNERS 64u
+#define HR_MAX_SERVERS 64u
 #define HR_MAX_BUFFERS 4096u
 
 typedef enum hr_kind {
@@ -58,15 +59,16 @@ _Static_assert(sizeof(hr_bell) == HR_LINE_BYTES && offsetof(hr_bell, waiting) ==
 
 typedef struct hr_ring_fixed {
     uint32_t slots, reserved;
-    uint64_t lines_offset, headers_offset, data_offset, stride_bytes, state_offset;
+    uint64_t lines_offset, headers_offset, data_offset, stride_bytes, state_offset, serving_offset;
     hr_plan plan;
 } hr_ring_fixed;
-_Static_assert(offsetof(hr_ring_fixed, plan) == 48, "ring header");
+_Static_assert(offsetof(hr_ring_fixed, plan) == 56, "ring header");
 _Static_assert(sizeof(hr_field) == 72 && sizeof(hr_param) == 72, "plan tables");
 _Static_assert(offsetof(hr_plan, sim) == 8 && offsetof(hr_plan, horizon) == 72 &&
                    offsetof(hr_plan, choices) == 100 && offsetof(hr_plan, has_mask) == 292 &&
                    offsetof(hr_plan, payload_bytes) == 320 && offsetof(hr_plan, field) == 344 &&
-                   offsetof(hr_plan, mode) == 344 + 72 * HR_FIELDS && offsetof(hr_plan, param) == 1232 &&
+                   offsetof(hr_plan, mode) == 344 + 72 * HR_FIELDS && offsetof(hr_plan, server) == 1228 &&
+                   offsetof(hr_plan, param) == 1232 &&
                    sizeof(hr_plan) == 1232 + 72 * HR_MAX_PARAMS,
                "plan");
 _Static_assert(offsetof(hr_episode, statistics) == 20, "episode record");
@@ -96,6 +98,18 @@ typedef enum hr_count {
     HR_COUNTS
 } hr_count;
 
+/* What a producer asks the inference server about one group of its agents (serving.h). */
+typedef struct hr_request {
+    _Alignas(HR_LINE_BYTES) _Atomic uint64_t number; /* odd while the rest is written */
+    _Atomic uint64_t life, epoch, sequence, t, step, version, noise_key, carried;
+    uint64_t pad[7];
+} hr_request;
+
+typedef struct hr_reply { /* the server's */
+    _Alignas(HR_LINE_BYTES) _Atomic uint64_t word; /* number of the request << 1 | whether it was refused */
+    uint64_t pad[15];
+} hr_reply;
+
 typedef struct hr_lines {
     /* The producer's; `epoch` and, once the producer is dead, everything else is the sweep's. */
     _Alignas(HR_LINE_BYTES) _Atomic uint64_t head; /* hint, but the truth about sequences passed over */
@@ -115,7 +129,8 @@ typedef struct hr_lines {
     _Atomic uint64_t dropped_bad_steps;
     hr_intent_steps supervisor_steps;
     _Atomic uint64_t state_load; /* 1: the next producer takes the state up; only that producer clears it */
-    uint64_t owner_pad[6];
+    _Atomic uint64_t server_life; /* deaths of its inference server */
+    uint64_t owner_pad[5];
     /* The owner learner's; `granted` by CAS only, since the supervisor lowers it */
     _Alignas(HR_LINE_BYTES) _Atomic uint64_t granted; /* the producer may claim sequences below */
     _Atomic uint64_t consumed, dropped_rollback, dropped_shutdown, dropped_lag;
@@ -130,6 +145,8 @@ typedef struct hr_lines {
     hr_intent_steps learner_steps;
     _Atomic uint64_t state_request; /* the producer saves before it writes this sequence, HR_NONE: no request */
     uint64_t steps_pad[9];
+    hr_request request[HR_MAX_GROUPS]; /* the producer's, by group */
+    hr_reply reply[HR_MAX_GROUPS];     /* its server's */
 } hr_lines;
 _Static_assert(offsetof(hr_lines, producer_intent) == 32 && offsetof(hr_lines, pid) == 88, "producer line");
 _Static_assert(offsetof(hr_lines, owner) == 128 && offsetof(hr_lines, supervisor_intent) == 152,
@@ -140,8 +157,11 @@ _Static_assert(offsetof(hr_lines, granted) == 256 && offsetof(hr_lines, learner_
 _Static_assert(offsetof(hr_lines, state_sequence) == 120 && offsetof(hr_lines, state_load) == 200 &&
                    offsetof(hr_lines, state_request) == 560,
                "saved state");
+_Static_assert(offsetof(hr_lines, server_life) == 208 && offsetof(hr_lines, request) == 640 &&
+                   offsetof(hr_lines, reply) == 896,
+               "serving");
 _Static_assert(offsetof(hr_lines, bell) == 384 && offsetof(hr_lines, consumed_steps) == 512 &&
-                   sizeof(hr_lines) == 640,
+                   sizeof(hr_lines) == 1152,
                "ring lines");
 
 typedef struct hr_slot {
@@ -276,7 +296,7 @@ _Static_assert(offsetof(hr_process, pid) == 16 && offsetof(hr_process, heartbeat
                    offsetof(hr_process, gauge) == 256 + 8 * HR_COUNTERS &&
                    sizeof(hr_process) % HR_LINE_BYTES == 0,
                "process");
-_Static_assert(HR_P_COUNT <= HR_COUNTERS && HR_L_COUNT + HR_LAG_BINS + HR_AGE_BINS <= HR_COUNTERS,
+_Static_assert(HR_P_COUNT <= HR_COUNTERS && HR_S_COUNT <= HR_COUNTERS && HR_L_COUNT + HR_LAG_BINS + HR_AGE_BINS <= HR_COUNTERS,
                "counters fit");
 
 static inline hr_flags *hr_control_flags(const hr_control *c)
@@ -286,6 +306,10 @@ static inline hr_flags *hr_control_flags(const hr_control *c)
 static inline hr_bell *hr_control_bell(const hr_control *c, uint64_t learner)
 {
     return (hr_bell *)((char *)c->base + c->bells_offset) + learner;
+}
+static inline hr_bell *hr_control_server_bell(const hr_control *c, uint64_t server)
+{
+    return hr_control_bell(c, HR_MAX_LEARNERS + server);
 }
 static inline hr_process *hr_control_process(const hr_control *c, uint32_t index)
 {

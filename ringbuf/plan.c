@@ -1,6 +1,7 @@
 /* Checking a plan, and the geometry of the segment that holds its slots. */
 #include "geometry.h"
 #include "segment.h"
+#include "serving.h"
 #include "state.h"
 
 #include <string.h>
@@ -77,6 +78,9 @@ int hr_plan_check(const hr_plan *p, uint32_t slots, char *error, size_t capacity
         (p->mode == HR_EXACT && p->batch_slots % p->producers != 0))
         return hr_fail(error, capacity, "plan: ring %u of %u producers, batches of %u slots", p->ring,
                        p->producers, p->batch_slots);
+    if (p->server > HR_MAX_SERVERS || p->groups > HR_MAX_GROUPS ||
+        (p->server ? p->full != HR_BLOCK : p->groups != 1))
+        return hr_fail(error, capacity, "plan: server %u, %u groups, full %u", p->server, p->groups, p->full);
     if (p->start_sequence > HR_SEQUENCE_END - 2ull * slots)
         return hr_fail(error, capacity, "plan: start sequence %llu is past the last one",
                        (unsigned long long)p->start_sequence);
@@ -118,7 +122,8 @@ hr_ring_fixed hr_ring_geometry(const hr_plan *p, uint32_t slots, uint64_t *total
     f.data_offset = hr_round_up(f.headers_offset + slots * sizeof(hr_slot), page);
     f.stride_bytes = hr_round_up(p->payload_bytes, page);
     f.state_offset = f.data_offset + slots * f.stride_bytes;
-    *total_bytes = f.state_offset + hr_round_up(p->state_bytes, page);
+    f.serving_offset = f.state_offset + hr_round_up(p->state_bytes, page);
+    *total_bytes = f.serving_offset + hr_round_up(hr_serving_layout_of(p).bytes, page);
     return f;
 }
 

@@ -7,13 +7,14 @@
 
 #include <stdint.h>
 
-#define HR_ABI 2u /* of every struct in shared memory and of every native part; raised with any change */
+#define HR_ABI 3u /* of every struct in shared memory and of every native part; raised with any change */
 #define HR_NONE UINT64_MAX
 #define HR_MAX_DIMS 6
 #define HR_MAX_HEADS 16
 #define HR_MAX_PARAMS 64
 #define HR_NAME_BYTES 64
 #define HR_GUARD_BYTES 64u
+#define HR_MAX_GROUPS 2 /* of agents, whose actions come from an inference server */
 
 typedef enum hr_dtype { HR_UINT8 = 1, HR_INT8 = 2, HR_INT32 = 3, HR_FLOAT32 = 4, HR_INT64 = 5 } hr_dtype;
 
@@ -96,7 +97,8 @@ typedef struct hr_plan {
     uint64_t world_state_bytes; /* of one world, the host's part included (sims/host.h) */
     uint64_t state_bytes;       /* of the whole area */
 
-    uint32_t n_params, reserved;
+    uint32_t n_params;
+    uint32_t server; /* number of the inference server that acts for this ring, + 1; 0: its producer does */
     hr_param param[HR_MAX_PARAMS];
 } hr_plan;
 

@@ -5,6 +5,7 @@ the extension gives. """
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -87,6 +88,7 @@ class Plan:
     restart_base: int
     world_state_bytes: int
     state_bytes: int
+    server: int
     params: Mapping[str, float]
 
     @classmethod
@@ -98,11 +100,12 @@ class Plan:
         full: str = "block", pickup: str = "step", lagged_versions: int = 0, producers: int = 1,
         batch_slots: int, ring: int = 0, run_seed: int = 0, first_world: int = 0, first_agent: int = 0,
         start_sequence: int = 0, restart_base: int = 0, world_state_bytes: int = 0,
-        params: Mapping[str, float] | None = None,
+        server: int = 0, params: Mapping[str, float] | None = None,
     ) -> Plan:
         """Lays out the slot. Discrete actions have `choices`, one number a head; continuous ones
         `action_low` and `action_high` of equal length instead. `world_state_bytes` is the size of one saved
-        world (0: no state is kept), `restart_base` what the ring's epoch is added to. Raises ValueError for
+        world (0: no state is kept), `restart_base` what the ring's epoch is added to, `server` the number of the inference server that
+        acts for the `groups` of agents, plus 1 (0: the producer does, for all agents at once). Raises ValueError for
         what the struct cannot hold; the rest is checked in C when sizes are asked for or the ring is created
         (RingError)."""
         params = dict(params or {})
@@ -157,7 +160,7 @@ class Plan:
             lagged_versions=lagged_versions, producers=producers, batch_slots=batch_slots, ring=ring,
             run_seed=run_seed, first_world=first_world, first_agent=first_agent,
             start_sequence=start_sequence, restart_base=restart_base, world_state_bytes=world_state_bytes,
-            state_bytes=state_bytes if world_state_bytes else 0, params=params)
+            state_bytes=state_bytes if world_state_bytes else 0, server=server, params=params)
 
     @property
     def obs_dtype(self) -> str:
@@ -168,6 +171,12 @@ class Plan:
     def obs_shape(self) -> tuple[int, ...]:
         """Of one agent's observation."""
         return self.fields["obs"].shape[2:]
+
+    @property
+    def group_agents(self) -> tuple[tuple[int, int], ...]:
+        """First agent and the one behind the last of each group: whole worlds."""
+        ends = [self.worlds * group // self.groups * self.world_agents for group in range(self.groups + 1)]
+        return tuple(itertools.pairwise(ends))
 
     def pack(self) -> bytes:
         """The C struct."""

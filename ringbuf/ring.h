@@ -48,7 +48,7 @@ typedef struct hr_ring { /* one process' view */
     size_t mapped_bytes;
     hr_plan plan; /* private copy, checked */
     uint32_t slots;
-    uint64_t stride_bytes, data_offset, headers_offset, lines_offset, state_offset;
+    uint64_t stride_bytes, data_offset, headers_offset, lines_offset, state_offset, serving_offset;
     uint64_t sequence;  /* next to write */
     uint32_t state_crc; /* of the plan, as a saved state bears it */
     hr_control *control;

@@ -9,6 +9,8 @@ static void ring_all(hr_ring *r)
     hr_bell_ring(&hr_ring_lines(r)->bell);
     if (owner < HR_MAX_LEARNERS)
         hr_bell_ring(hr_control_bell(r->control, owner));
+    if (r->plan.server != 0)
+        hr_bell_ring(hr_control_server_bell(r->control, r->plan.server - 1));
 }
 
 void hr_ring_set_owner(hr_ring *r, uint64_t learner)

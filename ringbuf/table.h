@@ -20,12 +20,12 @@ uint64_t hr_control_bytes(void);
  * 0, or -1 with one line in `error`. */
 int hr_control_format(int fd, const uint8_t run_id[16], const char *directory, char *error, size_t capacity);
 
-/* Stores the flag and rings every learner; the rings' own bells are the caller's to ring. */
+/* Stores the flag and rings every learner and server; the rings' own bells are the caller's to ring. */
 void hr_control_set_stop(hr_control *c, hr_stop_reason reason);
 void hr_control_set_producers_gone(hr_control *c, int gone);
 int hr_control_producers_gone(const hr_control *c);
 
-/* How often the settings in the run directory have been written again; announcing rings every learner. */
+/* How often the settings in the run directory have been written again; announcing rings every learner and server. */
 uint32_t hr_control_settings(const hr_control *c);
 void hr_control_announce_settings(hr_control *c);
 

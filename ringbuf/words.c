@@ -25,12 +25,12 @@ int hr_ring_map(hr_ring *r, int fd, hr_control *control, hr_access access, char 
     hr_ring_fixed expected = hr_ring_geometry(&f.plan, f.slots, &total);
     if (head.total_bytes != total || f.lines_offset != expected.lines_offset ||
         f.headers_offset != expected.headers_offset || f.data_offset != expected.data_offset ||
-        f.stride_bytes != expected.stride_bytes || f.state_offset != expected.state_offset)
+        f.stride_bytes != expected.stride_bytes || f.state_offset != expected.state_offset ||
+        f.serving_offset != expected.serving_offset)
         return hr_fail(error, capacity, "ring: geometry of another build: run make build");
-    uint64_t bytes = access == HR_ACCESS_PRODUCER || access == HR_ACCESS_LEARNER ? total : f.data_offset;
-    uint64_t writable = access == HR_ACCESS_PRODUCER  ? total
-                        : access == HR_ACCESS_MONITOR ? 0
-                                                      : f.data_offset;
+    const int writes = access == HR_ACCESS_PRODUCER || access == HR_ACCESS_SERVER;
+    uint64_t bytes = writes || access == HR_ACCESS_LEARNER ? total : f.data_offset;
+    uint64_t writable = writes ? total : access == HR_ACCESS_MONITOR ? 0 : f.data_offset;
     void *base = hr_segment_map(fd, bytes, writable, error, capacity);
     if (base == NULL)
         return -1;
@@ -41,6 +41,7 @@ int hr_ring_map(hr_ring *r, int fd, hr_control *control, hr_access access, char 
                    .stride_bytes = f.stride_bytes,
                    .data_offset = f.data_offset,
                    .state_offset = f.state_offset,
+                   .serving_offset = f.serving_offset,
                    .state_crc = hr_state_plan_crc(&f.plan),
                    .headers_offset = f.headers_offset,
                    .lines_offset = f.lines_offset,
