@@ -64,7 +64,7 @@ def logit_scale(logits: Tensor, log_std: Tensor | None, action: Tensor) -> float
     largest = float(logits.abs().max())
     if log_std is None:
         return largest
-    std = log_std.exp()
+    std = log_std.exp().clamp(min=torch.finfo(torch.float32).tiny)  # 0 where a policy has collapsed
     furthest = float(((action - logits) / std).abs().max())
     return max(1.0, largest) * max(1.0, furthest) / min(1.0, float(std.min()))
 

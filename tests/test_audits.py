@@ -252,6 +252,13 @@ def test_the_limit_grows_with_what_rounding_does():
     assert logit_scale(mean, log_std, action) == pytest.approx(2.0 * 3.0 / 0.1, rel=1e-4)
 
 
+def test_a_collapsed_gaussian_ends_no_learner():
+    """Its deviation has become 0 in float32."""
+    mean, log_std, action = torch.tensor([[2.0]]), torch.tensor([-200.0]), torch.tensor([[2.0]])
+    assert logit_scale(mean, log_std, action) > 1e30
+    assert logit_scale(mean, log_std, action + 1) > 1e60
+
+
 # The mean ratio
 
 
