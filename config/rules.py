@@ -160,6 +160,23 @@ def conflicts(config: Config) -> tuple[list[tuple[str, str]], list[str]]:
         f"{part} slots x {config.producers.agents} agents = {segments} segments of {horizon} steps"
         f"{' for each learner' if learners > 1 else ''} cannot be divided by {config.learner.minibatches}",
     )
+    minibatch, parts = segments // config.learner.minibatches, config.learner.minibatch_parts
+    need(
+        segments % config.learner.minibatches != 0 or minibatch % parts == 0,
+        "learner.minibatch_parts",
+        f"a minibatch of {minibatch} segments of {horizon} steps cannot be divided by {parts}",
+    )
+    need(
+        config.learner.burn_in == 0 or config.policy.recurrent != "none",
+        "learner.burn_in",
+        "warms up the state of a recurrent policy, but policy.recurrent is none; needs 0",
+    )
+    need(
+        config.learner.burn_in < horizon,
+        "learner.burn_in",
+        f"{config.learner.burn_in} of the {horizon} steps of a segment (rollout.horizon) would leave none to "
+        f"train on; needs {horizon - 1} or less",
+    )
     need(
         config.learner.c_clip <= config.learner.rho_clip,
         "learner.c_clip",

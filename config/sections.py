@@ -222,6 +222,11 @@ class Learner(Section):
     """Passes over a batch."""
     minibatches: Positive = 8
     """Optimizer steps of one pass."""
+    minibatch_parts: Positive = 1
+    """Parts in which a minibatch is run, one after another, so that it needs less memory; they change nothing
+    but rounding."""
+    burn_in: Natural = 0
+    """First steps of each segment that only warm the recurrent state up: they are in no loss."""
     correction: Literal[
         "vtrace", "vtrace_pg", "puff", "ppo", "decoupled", "tis", "mis", "cispo", "m2po", "impact", "none"
     ] = "vtrace"

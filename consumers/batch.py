@@ -50,6 +50,21 @@ class Pieces(NamedTuple):
         grouped = x.view(rows, segments // self.length, self.length * math.prod(rest))
         return grouped.index_select(1, self.blocks).view(rows, self.size, *rest)
 
+    def split(self, count: int) -> list[Pieces]:
+        """The same segments in the same order, in `count` equal parts. Raises ValueError where they cannot
+        be divided so."""
+        size, rest = divmod(self.size, count)
+        if rest:
+            raise ValueError(f"{self.size} segments cannot be divided into {count} parts")
+        if count == 1:
+            return [self]
+        length = math.gcd(self.length, size)
+        blocks = [block for start, stop in self.runs for block in range(start // length, stop // length)]
+        return [
+            pieces(chosen, length, self.blocks.device)
+            for chosen in torch.tensor(blocks).split(size // length)
+        ]
+
 
 class Batch:
     """Holds views into its slots until `close`."""
@@ -65,9 +80,10 @@ class Batch:
         reward_scale: float = 1.0,
         reward_clip: float | None = None,
         oldest_version: int | None = None,
+        burn_in: int = 0,
     ):
-        """`recurrent`: slots hold state. `oldest_version`: steps acted by older weights are left out of the
-        loss (`kept`)."""
+        """`recurrent`: slots hold state. Left out of the loss (`kept`) are steps acted by weights older than
+        `oldest_version`, and the first `burn_in` of each segment."""
         with warnings.catch_warnings():  # leases are read-only, and torch warns of any such array
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
             views = [
@@ -102,6 +118,11 @@ class Batch:
         if oldest_version is not None:
             everyone = torch.arange(self.segments, device=device)
             kept = valid & (self.acting(everyone) >= oldest_version)
+        self.burn_in = burn_in
+        self.burn_in_steps = int(valid[:burn_in].sum())  # valid ones
+        if burn_in:
+            kept = kept.clone()  # it may be `valid` itself
+            kept[:burn_in] = False
         self.valid_steps, self.kept_steps = int(valid.sum()), int(kept.sum())
         # [T, A] bool, None where that is all of them; kept: in the loss
         self.valid = None if self.valid_steps == valid.numel() else valid

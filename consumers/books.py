@@ -31,8 +31,8 @@ from ringbuf import LEARNER_GAUGES, Control
 
 BATCH_COUNTERS = (
     "slots", "steps", "episodes", "lag_sum", "lag_max", "age_sum_ns", "updates", "sgd_steps", "samples",
-    "dropped_lag_steps", "nonfinite_batches", "nonfinite_steps", "copy_ns", "forward_ns", "backward_ns",
-    "optimizer_ns", "allreduce_ns", "rollbacks",
+    "dropped_lag_steps", "burn_in_steps", "nonfinite_batches", "nonfinite_steps", "copy_ns", "forward_ns",
+    "backward_ns", "optimizer_ns", "allreduce_ns", "rollbacks",
 )  # fmt: skip
 LINEAGE = ("steps", "updates", "sgd_steps", "samples", "solved_at_seconds")
 
@@ -92,6 +92,7 @@ class Books:
             "sgd_steps": figures["sgd_steps"],
             "samples": figures["samples"],
             "dropped_lag_steps": figures["masked"],
+            "burn_in_steps": figures["burn_in"],
             "nonfinite_batches": int(figures["skipped"] > 0),
             "nonfinite_steps": figures["skipped"],
             **{f"{phase}_ns": ns for phase, ns in spent_ns.items()},

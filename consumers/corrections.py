@@ -267,6 +267,7 @@ class Correction:
     weight: the factor on that; None: 1
     proximal: whether Steps.proximal, and so a pass at batch start, is needed
     target: whether prox is a target network (consumers/anchor.py)
+    selects: whether the weight leaves some of the kept steps out, for what it makes of all of a minibatch
     native: its form in consumers/loss.c, if it has one
     """
 
@@ -276,6 +277,7 @@ class Correction:
     weight: Callable[[Steps, Settings], Weight] | None = None
     proximal: bool = False
     target: bool = False
+    selects: bool = False
     native: Native | None = None
 
     def policy_loss(self, steps: Steps, settings: Settings) -> PolicyLoss:
@@ -365,7 +367,7 @@ CORRECTIONS: Mapping[str, Correction] = {
         native=Native(False, True, weighted=True),
     ),
     # The same with steps left out where the weight is far from 1.
-    "mis": Correction(estimate=_gae, anchor=_proximal, weight=_mis, proximal=True),
+    "mis": Correction(estimate=_gae, anchor=_proximal, weight=_mis, proximal=True, selects=True),
     # Every step keeps its gradient, whose weight is truncated (MiniMax-M1, arXiv 2506.13585).
     "cispo": Correction(
         estimate=_gae,
@@ -380,6 +382,7 @@ CORRECTIONS: Mapping[str, Correction] = {
         weight=lambda steps, s: second_moment(
             steps.log_prob - steps.behaviour, steps.kept, bound=s.m2po_bound
         ),
+        selects=True,
     ),
     # PPO's clip on pi over a target network, towards which V-trace corrects. Rho is in the advantage, which
     # makes up for mu: the clipped ratio does not (Luo et al. 2020, arXiv 1912.00167, section 3).

@@ -13,7 +13,13 @@ from torch import Tensor
 from consumers.diagnostics import age_bin, lag_counts, lag_spread
 from ringbuf import AGE_BINS, LAG_BINS, Lease
 
-SUMMED = ("samples", "masked", "audit_label_steps", "audit_label_unaudited")  # figures; see `joined`
+SUMMED = (
+    "samples",
+    "masked",
+    "burn_in",
+    "audit_label_steps",
+    "audit_label_unaudited",
+)  # figures; see `joined`
 THE_SAME = ("sgd_steps", "skipped")  # all learners move together
 
 

@@ -333,6 +333,7 @@ class Learner:
             reward_scale=self.config.learner.reward.scale,
             reward_clip=self.config.learner.reward.clip,
             oldest_version=None if max_lag is None else self.lineage.version - max_lag,
+            burn_in=self.config.learner.burn_in,
         )
 
     @property

@@ -79,15 +79,22 @@ class Outcome(NamedTuple):
 
     figures: Tensor  # of COLUMNS, means over the kept steps; loss_policy over those of its own
     view: View
-    backward: Callable[[], None]  # adds the gradient of the loss to the parameters'
+    backward: Callable[..., None]  # adds the gradient of the loss, times a share (1), to the parameters'
 
 
 class Objective(Protocol):
     def __call__(
-        self, logits: Tensor, output: Tensor, steps: Fields, prior: View | None, entropy_coef: float
+        self,
+        logits: Tensor,
+        output: Tensor,
+        steps: Fields,
+        prior: View | None,
+        entropy_coef: float,
+        normalized: bool = False,
     ) -> Outcome:
         """`logits` [rows, m, logits] and `output` [rows, m] of the model, T + 1 rows where targets and
-        advantages are to be made of them, T where `prior` gives them."""
+        advantages are to be made of them, T where `prior` gives them. `normalized`: the given advantages are
+        to be taken as they are, whatever the settings say."""
 
 
 class TorchObjective:
@@ -98,7 +105,13 @@ class TorchObjective:
         self._correction = CORRECTIONS[settings.correction]
 
     def __call__(
-        self, logits: Tensor, output: Tensor, steps: Fields, prior: View | None, entropy_coef: float
+        self,
+        logits: Tensor,
+        output: Tensor,
+        steps: Fields,
+        prior: View | None,
+        entropy_coef: float,
+        normalized: bool = False,
     ) -> Outcome:
         s, kept, horizon = self._settings, steps.kept, len(steps.rewards)
         count = steps.rewards.numel() if kept is None else kept.sum().clamp(min=1)
@@ -108,7 +121,9 @@ class TorchObjective:
             view = self.estimate(log_prob.detach(), output.detach(), steps)
         output = output[:horizon]
 
-        advantage = normalize(view.advantage, kept, count) if s.normalize_advantage else view.advantage
+        advantage = view.advantage
+        if s.normalize_advantage and not normalized:
+            advantage = normalize(advantage, kept, count)
         terms = Steps(log_prob, steps.behaviour, view.proximal, advantage, kept)
         each = self._correction.policy_loss(terms, s)
         if each.kept is None or each.kept is kept:
@@ -126,7 +141,11 @@ class TorchObjective:
             bounded = policy.new_zeros(()) if each.bounded is None else _share(each.bounded, kept, count)
             moved = kl if prior is None else kept_mean(_k3(log_prob - view.log_prob), kept, count)
             figures = torch.stack([policy, value, entropy, loss, kl, clipped, moved, bounded])
-        return Outcome(figures, view, loss.backward)
+
+        def backward(share: float = 1.0) -> None:
+            loss.backward(loss.new_tensor(share))
+
+        return Outcome(figures, view, backward)
 
     @torch.no_grad()
     def estimate(
@@ -172,7 +191,6 @@ class NativeObjective:
             corrected=form.corrected,
             proximal=form.proximal,
             weighted=form.weighted,
-            normalize=settings.normalize_advantage,
             rho_clip=settings.rho_clip,
             c_clip=settings.c_clip,
             tis_cap=settings.tis_cap,
@@ -184,7 +202,13 @@ class NativeObjective:
         self._scratch = torch.empty(0)
 
     def __call__(
-        self, logits: Tensor, output: Tensor, steps: Fields, prior: View | None, entropy_coef: float
+        self,
+        logits: Tensor,
+        output: Tensor,
+        steps: Fields,
+        prior: View | None,
+        entropy_coef: float,
+        normalized: bool = False,
     ) -> Outcome:
         columns = logits.detach().movedim(-1, 0).contiguous()  # as the model lays them out already
         values, d_columns, d_output = (
@@ -201,6 +225,7 @@ class NativeObjective:
         o.horizon, o.segments = steps.rewards.shape
         o.rows = len(output)
         o.entropy_coef = entropy_coef
+        o.normalize = self._settings.normalize_advantage and not normalized
         if self._settings.normalize_value:
             o.value_mean, o.value_deviation = self._values.mean, self._values.deviation
         self._point(
@@ -229,7 +254,9 @@ class NativeObjective:
         if view is None:
             view = View(log_prob, values[:-1], target, advantage, values[-1:], log_prob)
 
-        def backward() -> None:
+        def backward(share: float = 1.0) -> None:
+            if share != 1.0:
+                torch._foreach_mul_([d_columns, d_output], share)
             torch.autograd.backward([logits, output], [d_columns.movedim(0, -1), d_output])
 
         return Outcome(figures, view, backward)

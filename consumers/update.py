@@ -6,7 +6,6 @@ docs/details.md lists every choice here that changes results.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -24,12 +23,15 @@ from consumers.diagnostics import (
     update_ratio,
     watch,
 )
+from consumers.gradient import Gradient, Made
 from consumers.models import PolicyModel
 from consumers.normalizers import OBSERVATION_ROWS, ObservationStatistics, ValueStatistics, moments
 from consumers.objective import COLUMNS, Fields, TorchObjective, View, choose
 from consumers.optimizer import Optimizer
+from consumers.passes import Passes
 from consumers.peers import Alone, Peers
 from consumers.schedules import value_at
+from consumers.stopwatch import Stopwatch
 from producers.program import Program, Weight
 
 SEEDS_APART = 0x9E3779B97F4A7C15  # of the learners' generators: far, so that no two runs have the same
@@ -62,21 +64,36 @@ class Update:
         self.values = ValueStatistics()
         self.observations = ObservationStatistics(program.buffers[program.obs].width)
         self._estimator = TorchObjective(settings, self.model, self.values)
-        self.objective = choose(settings, self.model, self.values, device)
-        self.spent_ns = dict.fromkeys(("copy", "forward", "backward", "optimizer", "allreduce"), 0)
+        self._clock = Stopwatch(("copy", "forward", "backward", "optimizer", "allreduce"))
         self._bf16 = bf16
         self.audits = Audits(settings, program, seed=seed, device=device, bf16=bf16, versions=versions)
-        self._dtype = self.model.obs_dtype(torch.bfloat16 if bf16 else torch.float32)
-        self._exact = self.model.unroll if program.state_width else self.model
-        self._forward = torch.compile(self._exact) if settings.compile else self._exact
+        self._passes = Passes(
+            self.model,
+            recurrent=program.state_width > 0,
+            device=device,
+            bf16=bf16,
+            compiled=settings.compile,
+        )
         self.anchor = anchor_of(settings, program, device)
-        self._buffer = torch.empty(0)
+        self.gradient = Gradient(
+            settings,
+            self._passes,
+            choose(settings, self.model, self.values, device),
+            self._anchored if self.anchor is not None and self.anchor.steps else None,
+            self._clock,
+            lambda: self.pulse(),
+        )
         self._value_layer = next(op for op in program.ops if op.output == program.value)
         self._normalizer = next((op for op in program.ops if any(not w.trainable for w in op.weights)), None)
         self._most_entropy = sum(math.log(n) for n in program.choices) or math.nan
         self.nonfinite_steps = 0  # in a row, over all updates; stays once it has reached the settings' limit
         self.pulse: Callable[[], None] = lambda: None
-        """Called once a minibatch, or a part of a batch of that size."""
+        """Called once a minibatch or a part of one, or a part of a batch of that size."""
+
+    @property
+    def spent_ns(self) -> dict[str, int]:
+        """Wall time of the last update by phase."""
+        return self._clock.spent_ns
 
     @property
     def is_good(self) -> bool:
@@ -94,12 +111,12 @@ class Update:
         Returns figures, NaN where there is nothing to tell: means over the minibatches that moved the
         weights; `sgd_steps`, how many these are; `skipped`, how many did not because loss or gradient was
         not finite, and `nonfinite` what the last of them was, None: there was none; `samples`, the kept steps
-        with reuse; `masked`, the valid steps that were not kept; `alarms` of the audits; and what
-        docs/metrics.md names beside."""
+        with reuse; `burn_in`, the valid steps that only warmed the state up; `masked`, the other valid steps
+        that were not kept; `alarms` of the audits; and what docs/metrics.md names beside."""
         s = self.settings
         self.learning_rate = value_at(s.learning_rate, trained_steps)
         self.entropy_coef = value_at(s.entropy_coef, trained_steps)
-        self.spent_ns = dict.fromkeys(self.spent_ns, 0)
+        self._clock.reset()
         fields = self._fields(batch)
         if self.anchor is not None:
             self.anchor.begin(self.flat_weights)
@@ -117,7 +134,8 @@ class Update:
         while epochs < s.epochs:
             epochs, first = epochs + 1, len(rows)
             for part in batch.minibatches(s.minibatches, self.generator):
-                row, moved, view = self._step(batch, fields, part, prior)
+                made = self.gradient(batch, fields, part, prior, self.entropy_coef)
+                row, moved = self._step(made)
                 if moved:
                     rows.append(row)
                     if not self.is_lost:
@@ -126,8 +144,8 @@ class Update:
                     skipped += 1
                     self.nonfinite_steps += 1
                     nonfinite = self._seen(batch, part, row)
-                if prior is None:
-                    views.append((part, view))
+                if made.view is not None:
+                    views.append((part, made.view))
                 self.pulse()
             if s.target_kl is not None and _mean(rows[first:])["update_kl"] > s.target_kl:
                 break
@@ -143,7 +161,8 @@ class Update:
             "learning_rate": self.learning_rate,
             "entropy_coef": self.entropy_coef,
             "samples": batch.kept_steps * epochs,
-            "masked": batch.valid_steps - batch.kept_steps,
+            "burn_in": batch.burn_in_steps,
+            "masked": batch.valid_steps - batch.burn_in_steps - batch.kept_steps,
             "sgd_steps": len(rows),
             "skipped": skipped,
             "nonfinite": nonfinite,
@@ -151,15 +170,17 @@ class Update:
         }
 
     def examine(self, batch: Batch) -> None:
-        """Forward and backward over every step of the batch, in parts no larger than a minibatch, of which
-        nothing stays: whatever in it kills a learner has then killed this one."""
+        """Forward and backward over every step of the batch, in parts no larger than those of training, of
+        which nothing stays: whatever in it kills a learner has then killed this one."""
         fields = self._fields(batch)
-        most = max(1, batch.segments // self.settings.minibatches)
+        most = max(1, batch.segments // (self.settings.minibatches * self.settings.minibatch_parts))
         size = max(n for n in range(1, most + 1) if batch.segments % n == 0)
         for i in range(batch.segments // size):
             part = pieces(torch.tensor([i]), size, self.device)
-            logits, output = self._run(self._observe(batch, part, batch.horizon + 1), batch, part)
-            self.objective(logits, output, fields.take(part), None, 0.0).backward()
+            logits, output = self._passes.run(
+                self._passes.observe(batch, part, batch.horizon + 1), batch, part
+            )
+            self.gradient.objective(logits, output, fields.take(part), None, 0.0).backward()
             self.pulse()
         self.optimizer.clear()
 
@@ -193,53 +214,35 @@ class Update:
 
     @torch.no_grad()
     def _prior(self, batch: Batch, fields: Fields) -> View:
-        """One pass over the batch at its start, in runs as long as a minibatch."""
-        size = batch.segments // self.settings.minibatches
+        """One pass over the batch at its start, in runs as long as a minibatch or a part of one."""
+        count = self.settings.minibatches * self.settings.minibatch_parts
+        size = batch.segments // count
         found = []
-        for i in range(self.settings.minibatches):
-            begin = time.perf_counter_ns()
+        for i in range(count):
+            self._clock.start()
             part = pieces(torch.tensor([i]), size, self.device)
-            obs = self._observe(batch, part, batch.horizon + 1)
+            obs = self._passes.observe(batch, part, batch.horizon + 1)
             steps = fields.take(part)
-            copied = time.perf_counter_ns()
-            logits, output = self._run(obs, batch, part)
+            self._clock.lap("copy")
+            logits, output = self._passes.run(obs, batch, part)
             log_prob = self.model.log_prob(logits[:-1], steps.action, steps.mask)
             stands = self.anchor is not None and not self.anchor.steps
             proximal = self._anchored(obs, batch, part, steps) if stands else log_prob
             found.append((log_prob, output, proximal))
-            self.spent_ns["copy"] += copied - begin
-            self.spent_ns["forward"] += time.perf_counter_ns() - copied
+            self._clock.lap("forward")
             self.pulse()
-        begin = time.perf_counter_ns()
+        self._clock.start()
         log_prob, output, proximal = (torch.cat(x, 1) for x in zip(*found, strict=True))
         view = self._estimator.estimate(log_prob, output, fields, proximal)
-        self.spent_ns["forward"] += time.perf_counter_ns() - begin
+        self._clock.lap("forward")
         return view
 
-    def _step(
-        self, batch: Batch, fields: Fields, part: Pieces, prior: View | None
-    ) -> tuple[Tensor, bool | None, View]:
-        """One optimizer step: its figures, and whether the weights moved. They did not where something was
-        not finite (False), or no step of the minibatch is kept (None)."""
-        begin = time.perf_counter_ns()
-        obs = self._observe(batch, part, batch.horizon + (prior is None))
-        steps = fields.take(part)
-        given = None if prior is None else prior.take(part)
-        copied = time.perf_counter_ns()
-
-        if given is not None and self.anchor is not None and self.anchor.steps:
-            given = given._replace(proximal=self._anchored(obs, batch, part, steps))
-        logits, output = self._run(obs, batch, part)
-        outcome = self.objective(logits, output, steps, given, self.entropy_coef)
-        forward = time.perf_counter_ns()
-
-        kept = batch.horizon * part.size if steps.kept is None else int(steps.kept.sum())
-        if kept:
-            outcome.backward()
-        backward = time.perf_counter_ns()
-
-        figures, kept_by_all = self._averaged(outcome.figures, kept)
-        reduced = time.perf_counter_ns()
+    def _step(self, made: Made) -> tuple[Tensor, bool | None]:
+        """One optimizer step by the gradient that was made: its figures, and whether the weights moved. They
+        did not where something was not finite (False), or no step of the minibatch is kept (None)."""
+        self._clock.start()
+        figures, kept_by_all = self._averaged(made.figures, made.kept)
+        self._clock.lap("allreduce")
 
         # With nothing kept there is no gradient, but an optimizer with momentum would move.
         moved = None
@@ -248,13 +251,8 @@ class Update:
         if moved and self.anchor is not None:
             self.anchor.step(self.flat_weights)
         figures = torch.cat([figures, figures.new_tensor([self.optimizer.norm])])
-        spent = self.spent_ns
-        spent["copy"] += copied - begin
-        spent["forward"] += forward - copied
-        spent["backward"] += backward - forward
-        spent["allreduce"] += reduced - backward
-        spent["optimizer"] += time.perf_counter_ns() - reduced
-        return figures, moved, outcome.view
+        self._clock.lap("optimizer")
+        return figures, moved
 
     def _averaged(self, figures: Tensor, kept: int) -> tuple[Tensor, float]:
         """Makes the gradient that of all learners' steps; returns their figures and how many are kept."""
@@ -266,18 +264,6 @@ class Update:
         *averaged, figures = mean.split([len(part) for part in parts])
         torch._foreach_copy_(gradients, averaged)
         return figures, kept_by_all
-
-    def _observe(self, batch: Batch, part: Pieces, rows: int) -> Tensor:
-        shape = (rows, part.size, *batch.observations[0].shape[2:])
-        if self._buffer.numel() < math.prod(shape):
-            self._buffer = torch.empty(math.prod(shape), dtype=self._dtype, device=self.device)
-        return batch.observe(part.runs, rows, self._buffer[: math.prod(shape)].view(shape))
-
-    def _run(self, obs: Tensor, batch: Batch, part: Pieces) -> tuple[Tensor, Tensor]:
-        """Logits and value of the segments' first rows, which are `obs`."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._bf16):
-            logits, output, *_ = self._forward(obs, *batch.memory(part, len(obs)))
-        return logits, output
 
     @torch.no_grad()
     def _anchored(self, obs: Tensor, batch: Batch, part: Pieces, steps: Fields) -> Tensor:
@@ -304,15 +290,7 @@ class Update:
     def _watch(self, batch: Batch, version: int) -> Callable[[], dict[str, float]]:
         """What to call after the update for what it changed."""
         unit = self.values.deviation if self.settings.normalize_value else 1.0
-        return watch(self._look, batch, version, self.program.choices, unit)
-
-    @torch.no_grad()
-    def _look(self, batch: Batch, part: Pieces) -> tuple[Tensor, Tensor]:
-        """Logits and value of the segments' steps, uncompiled: compiling takes longer than all of it."""
-        obs = self._observe(batch, part, batch.horizon)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._bf16):
-            logits, output, *_ = self._exact(obs, *batch.memory(part, len(obs)))
-        return logits, output
+        return watch(self._passes.look, batch, version, self.program.choices, unit)
 
     def _explain(self, batch: Batch, whole: View) -> dict[str, float]:
         """Of the ratios before the update, and of how well the values predict what the arm makes them learn

@@ -248,6 +248,7 @@ class RunCollector(Collector):
             return counters[name] / 1e9 if counters[name] else started
 
         self._add("learner_samples_total", counters["samples"], 0)
+        self._add("learner_burn_in_samples_total", counters["burn_in_steps"], 0)
         self._add("learner_updates_total", counters["updates"], 0)
         self._add("learner_sgd_steps_total", counters["sgd_steps"], 0)
         for index, slot in enumerate(self.table.learners):

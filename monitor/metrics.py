@@ -58,6 +58,7 @@ METRICS = _entries(
     ("process_threads", "gauge", "role index", "Threads."),
     ("process_cpu_seconds_total", "counter", "role index", "CPU time, user and system."),
     ("learner_samples_total", "counter", "learner", "Agent-steps trained on, with reuse."),
+    ("learner_burn_in_samples_total", "counter", "learner", "Agent-steps that only warmed up a state."),
     ("learner_updates_total", "counter", "learner", "Batches trained on, which is versions made."),
     ("learner_sgd_steps_total", "counter", "learner", "Optimizer steps."),
     ("learner_wait_seconds_total", "counter", "learner reason", "Time waiting."),

@@ -165,13 +165,13 @@ def test_an_average_sees_observations_through_the_newest_statistics():
 
 def test_each_minibatch_is_compared_with_the_average_of_that_moment():
     updater, given = update(**AVERAGE), []
-    objective = updater.objective
+    objective = updater.gradient.objective
 
-    def spy(logits, output, steps, prior, entropy_coef):
+    def spy(logits, output, steps, prior, *options):
         given.append((updater.anchor.flat.clone(), prior))
-        return objective(logits, output, steps, prior, entropy_coef)
+        return objective(logits, output, steps, prior, *options)
 
-    updater.objective = spy
+    updater.gradient.objective = spy
     after(updater, 1)
     on, whole = slots(updater, 0), []
     for flat, _ in given:

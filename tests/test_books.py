@@ -9,7 +9,8 @@ from consumers.books import Books
 from consumers.entries import entry
 from consumers.score import ScoreWindow
 
-FIGURES = {"sgd_steps": 1, "samples": 16, "masked": 0, "skipped": 0, "nonfinite": None, "alarms": []}
+FIGURES = {"sgd_steps": 1, "samples": 16, "masked": 3, "burn_in": 5, "skipped": 0, "nonfinite": None,
+           "alarms": []}  # fmt: skip
 
 
 @pytest.fixture

@@ -325,7 +325,7 @@ def test_an_examination_looks_at_every_step_forward_and_backward():
     """A slot that makes trouble in training must make it here."""
     updater = update(minibatches=4)
     looked = []
-    updater.objective, run = None, updater.objective
+    run = updater.gradient.objective
 
     def spy(logits, output, steps, prior, entropy_coef):
         outcome = run(logits, output, steps, prior, entropy_coef)
@@ -337,7 +337,7 @@ def test_an_examination_looks_at_every_step_forward_and_backward():
 
         return outcome._replace(backward=backward)
 
-    updater.objective = spy
+    updater.gradient.objective = spy
     on = Slot(3, agents=6)
     updater.examine(Batch([on], device=CPU))
     rewards = torch.cat(looked, 1)
