@@ -2,7 +2,8 @@
  *
  * Data flow of one slot: wait for credit and room, announce the acting version, copy its weights, claim the slot,
  * then T times policy -> action row t -> simulators -> observation row t+1, then commit. Nothing is copied but the
- * first observation row, which is the last of the slot before. */
+ * first observation row, which is the last of the slot before. Where an inference server acts, rollout_served.c fills
+ * the slot. */
 #include "rollout.h"
 
 #include <math.h>
@@ -13,25 +14,10 @@
 
 #include "../ringbuf/guards.h"
 #include "../ringbuf/state.h"
+#include "../ringbuf/serving.h"
 #include "crash.h"
 #include "rollout_state.h"
-
-#define WAIT_SLICE_NS 100000000ull
-
-typedef enum outcome { DONE, STOPPED, FAILED } outcome;
-
-static uint64_t since(uint64_t *mark) {
-    uint64_t now = hr_now_ns(), passed = now - *mark;
-    *mark = now;
-    return passed;
-}
-
-/* Where a field lies in the claimed slot, or in the scratch payload of a segment that is not written. */
-static void *field(const rollout *r, unsigned char *payload, hr_field_id id) {
-    return r->plan->field[id].dtype == 0 ? NULL : payload + r->plan->field[id].offset;
-}
-
-static void *row(void *base, size_t bytes, uint32_t t) { return base == NULL ? NULL : (unsigned char *)base + bytes * t; }
+#include "rollout_step.h"
 
 /* Copies the newest weights if they are newer than those in hand. In async alone; never torn. */
 static void pick_up_newest(rollout *r) {
@@ -42,7 +28,7 @@ static void pick_up_newest(rollout *r) {
             hr_policy_load(r->policy, r->flat);
             r->loaded = published;
             hr_control_add(r->control, HR_P_pickups, 1);
-            hr_control_add(r->control, HR_P_pickup_ns, since(&mark));
+            hr_control_add(r->control, HR_P_pickup_ns, hr_since(&mark));
             return;
         }
         hr_control_add(r->control, HR_P_pickup_retries, 1);
@@ -54,20 +40,20 @@ static outcome wait_published(rollout *r, uint64_t seen) {
     uint64_t mark = hr_now_ns();
     hr_control_pulse(r->control, HR_PHASE_WAIT_VERSION, r->step, mark);
     hr_ring_wait_published(r->ring, r->weights, seen, WAIT_SLICE_NS);
-    hr_control_add(r->control, HR_P_wait_version_ns, since(&mark));
+    hr_control_add(r->control, HR_P_wait_version_ns, hr_since(&mark));
     return hr_control_stop(r->control) == HR_RUN ? DONE : STOPPED;
 }
 
-/* Async: shows the acting version and takes weights that are at least as new. */
+/* Async: shows the acting version and, where this producer acts itself, takes weights that are at least as new. */
 static outcome take_announced(rollout *r, uint64_t *version) {
     while (hr_weights_published(r->weights) == HR_NONE)
         if (wait_published(r, HR_NONE) == STOPPED) return STOPPED;
     for (;;) {
         *version = hr_ring_announce(r->ring, r->weights);
-        if (r->loaded == *version) return DONE;
+        if (r->loaded == *version || r->policy == NULL) return DONE;
         uint64_t mark = hr_now_ns();
         bool good = hr_weights_copy(r->weights, *version, r->flat);
-        hr_control_add(r->control, HR_P_pickup_ns, since(&mark));
+        hr_control_add(r->control, HR_P_pickup_ns, hr_since(&mark));
         if (good) {
             hr_policy_load(r->policy, r->flat);
             r->loaded = *version;
@@ -78,7 +64,14 @@ static outcome take_announced(rollout *r, uint64_t *version) {
     }
 }
 
-/* Sync and lagged: waits for the one version this slot is due and takes it. */
+/* The channel holds a version for as long as a slot may be due that it acts. */
+static outcome left_channel(const rollout *r, uint64_t version) {
+    fprintf(stderr, "version %llu left the weights channel before it was used: the channel has %u buffers, too few\n",
+            (unsigned long long)version, r->weights->buffers);
+    return FAILED;
+}
+
+/* Sync and lagged: waits for the one version this slot is due and, where this producer acts itself, takes it. */
 static outcome take_exact(rollout *r, uint64_t *version) {
     *version = hr_ring_exact_version(r->ring);
     for (;;) {
@@ -86,45 +79,19 @@ static outcome take_exact(rollout *r, uint64_t *version) {
         if (published != HR_NONE && published >= *version) break;
         if (wait_published(r, published) == STOPPED) return STOPPED;
     }
-    if (r->loaded == *version) return DONE;
+    if (r->loaded == *version || r->policy == NULL) return DONE;
     uint64_t mark = hr_now_ns();
     while (!hr_weights_copy(r->weights, *version, r->flat)) {
         /* A roll-back may have moved the base between the two loads that gave the version. */
         uint64_t stale = *version;
         *version = hr_ring_exact_version(r->ring);
-        if (*version != stale) continue;
-        fprintf(stderr, "version %llu left the weights channel before it was used: the channel has %u buffers, too few\n",
-                (unsigned long long)*version, r->weights->buffers);
-        return FAILED;
+        if (*version == stale) return left_channel(r, stale);
     }
     hr_policy_load(r->policy, r->flat);
     r->loaded = *version;
     hr_control_add(r->control, HR_P_pickups, 1);
-    hr_control_add(r->control, HR_P_pickup_ns, since(&mark));
+    hr_control_add(r->control, HR_P_pickup_ns, hr_since(&mark));
     return DONE;
-}
-
-/* What the simulator gets of continuous actions: the sample, clipped to the bounds. */
-static const void *actions_for_simulator(rollout *r, const void *actions) {
-    if (!r->plan->continuous) return actions;
-    const float *sample = actions;
-    for (uint32_t i = 0; i < r->plan->agents; i++)
-        for (uint32_t h = 0; h < r->plan->heads; h++) {
-            float x = sample[i * r->plan->heads + h], low = r->plan->action_low[h], high = r->plan->action_high[h];
-            r->clipped[i * r->plan->heads + h] = x < low ? low : x > high ? high : x;
-        }
-    return r->clipped;
-}
-
-/* Appends the episodes that ended in one step to the slot's records. */
-static uint64_t record_episodes(const rollout *r, unsigned char *records, uint64_t count, int ended) {
-    for (int i = 0; i < ended; i++) {
-        const host_episode *from = (const host_episode *)(r->ended + (size_t)i * host_episode_bytes(r->host.api));
-        hr_episode *to = (hr_episode *)(records + (count + (uint64_t)i) * r->plan->episode_bytes);
-        *to = (hr_episode){.version = (int64_t)r->loaded, .agent = from->agent, .length = from->length, .ret = from->value};
-        memcpy(to->statistics, from->statistics, r->plan->statistics * sizeof(float));
-    }
-    return count + (uint64_t)ended;
 }
 
 /* The first reward that is not finite, as an index into [T, B]; `count` if all are. */
@@ -162,30 +129,20 @@ static outcome check_segment(const rollout *r, const unsigned char *payload) {
     return DONE;
 }
 
-/* Steps one segment of `horizon` steps into `payload`, which is that of the claimed slot or scratch memory. */
+/* Steps one segment of `horizon` steps into `payload`, which is that of the claimed slot or scratch memory, and acts
+ * itself. */
 static outcome fill(rollout *r, unsigned char *payload, hr_facts *facts) {
     const hr_plan *plan = r->plan;
-    unsigned char *obs = field(r, payload, HR_OBS), *records = field(r, payload, HR_EPISODES);
-    uint8_t *mask = field(r, payload, HR_MASK), *terminated = field(r, payload, HR_TERMINATED);
-    uint8_t *truncated = field(r, payload, HR_TRUNCATED), *valid = field(r, payload, HR_VALID);
-    float *logprob = field(r, payload, HR_LOGPROB), *reward = field(r, payload, HR_REWARD);
-    void *action = field(r, payload, HR_ACTION), *state0 = field(r, payload, HR_STATE0);
-    int64_t *version = field(r, payload, HR_VERSION);
+    slot_rows s = slot_rows_of(r, payload);
     uint32_t agents = plan->agents, horizon = plan->horizon;
 
-    uint64_t mark = hr_now_ns(), policy_ns = 0, sim_ns = 0, check_ns = 0;
-    hr_guards_write(plan, payload);
-    check_ns += since(&mark);
-    memmove(obs, r->next_obs, r->row_bytes);
-    if (mask) memcpy(mask, r->next_mask, r->mask_bytes);
-    if (state0) {
+    uint64_t mark = hr_now_ns(), policy_ns = 0, sim_ns = 0;
+    if (s.state0) {
         for (uint32_t i = 0; i < agents; i++)
             if (r->reset_before[i]) memset(r->state + (size_t)i * plan->state_width, 0, plan->state_width * sizeof(float));
         memset(r->reset_before, 0, agents);
-        memcpy(state0, r->state, (size_t)agents * plan->state_width * sizeof(float));
+        memcpy(s.state0, r->state, (size_t)agents * plan->state_width * sizeof(float));
     }
-    *facts = (hr_facts){0};
-    mark = hr_now_ns();
     for (uint32_t t = 0; t < horizon; t++) {
         if (plan->mode == HR_ASYNC) {
             if (hr_control_stop(r->control) != HR_RUN) {
@@ -198,47 +155,38 @@ static outcome fill(rollout *r, unsigned char *payload, hr_facts *facts) {
             }
         }
         hr_control_pulse(r->control, HR_PHASE_POLICY, r->step, mark);
-        for (uint32_t g = 0; g < plan->groups; g++) version[(size_t)t * plan->groups + g] = (int64_t)r->loaded;
-        hr_policy_act(r->policy, row(obs, r->row_bytes, t), row(mask, r->mask_bytes, t), r->state, r->reset_before,
-                      r->noise_key, plan->first_agent, r->step, 0, row(action, r->action_bytes, t),
-                      logprob + (size_t)t * agents);
-        policy_ns += since(&mark);
+        s.version[t] = (int64_t)r->loaded;
+        hr_policy_act(r->policy, s.obs + r->row_bytes * t, s.mask ? s.mask + r->mask_bytes * t : NULL, r->state,
+                      r->reset_before, r->noise_key, plan->first_agent, r->step, 0, s.action + r->action_bytes * t,
+                      s.logprob + (size_t)t * agents);
+        policy_ns += hr_since(&mark);
         hr_control_pulse(r->control, HR_PHASE_STEP, r->step, mark);
-
-        /* The mask of row T belongs to the next slot's first step. */
-        uint8_t *mask_after = t + 1 < horizon ? row(mask, r->mask_bytes, t + 1) : r->next_mask;
-        host_rows rows = {
-            .actions = actions_for_simulator(r, row(action, r->action_bytes, t)),
-            .obs = row(obs, r->row_bytes, t + 1),
-            .mask = mask ? mask_after : NULL,
-            .rewards = reward + (size_t)t * agents,
-            .terminated = terminated + (size_t)t * agents,
-            .truncated = truncated + (size_t)t * agents,
-            .valid = valid + (size_t)t * agents,
-        };
-        int ended = host_step(&r->host, &rows, r->ended);
-        sim_ns += since(&mark);
-        if (ended < 0) {
-            crash_found(r, r->host.failed_world, r->step, "returned the error %d", ended);
-            return FAILED;
-        }
-        facts->episodes = record_episodes(r, records, facts->episodes, ended);
-        const uint8_t *term = terminated + (size_t)t * agents, *live = valid + (size_t)t * agents;
-        uint32_t valid_agents = 0;
-        for (uint32_t i = 0; i < agents; i++) {
-            valid_agents += live[i];
-            r->reset_before[i] = (uint8_t)(term[i] | (live[i] ^ 1u));
-        }
-        facts->valid_steps += valid_agents;
+        if (step_worlds(r, &s, t, 0, plan->worlds, r->loaded, facts) != DONE) return FAILED;
+        sim_ns += hr_since(&mark);
         r->step++;
     }
+    r->next_obs = s.obs + r->row_bytes * horizon;
     facts->newest_version = r->loaded;
-    r->next_obs = row(obs, r->row_bytes, horizon);
-    outcome checked = check_segment(r, payload);
-    check_ns += since(&mark);
     hr_control_add(r->control, HR_P_policy_ns, policy_ns);
     hr_control_add(r->control, HR_P_sim_ns, sim_ns);
-    hr_control_add(r->control, HR_P_check_ns, check_ns);
+    return DONE;
+}
+
+/* One segment, whoever acts, and a look at what the simulator wrote. */
+static outcome write_segment(rollout *r, unsigned char *payload, uint64_t version, hr_facts *facts) {
+    const hr_plan *plan = r->plan;
+    uint64_t mark = hr_now_ns(), check_ns;
+    hr_guards_write(plan, payload);
+    check_ns = hr_since(&mark);
+    slot_rows s = slot_rows_of(r, payload);
+    memmove(s.obs, r->next_obs, r->row_bytes);
+    if (s.mask) memcpy(s.mask, r->next_mask, r->mask_bytes);
+    *facts = (hr_facts){.newest_version = version};
+    outcome filled = plan->server != 0 ? fill_served(r, &s, version, facts) : fill(r, payload, facts);
+    if (filled != DONE) return filled;
+    mark = hr_now_ns();
+    outcome checked = check_segment(r, payload);
+    hr_control_add(r->control, HR_P_check_ns, check_ns + hr_since(&mark));
     return checked;
 }
 
@@ -265,7 +213,7 @@ static outcome step_without_room(rollout *r) {
     while (hr_weights_published(r->weights) == HR_NONE)
         if (wait_published(r, HR_NONE) == STOPPED) return STOPPED;
     pick_up_newest(r);
-    outcome done = fill(r, r->scratch, &facts);
+    outcome done = write_segment(r, r->scratch, r->loaded, &facts);
     if (done == DONE) {
         /* The scratch payload is used again, so its last row moves out of the way of its first. */
         memcpy(r->first_obs, r->next_obs, r->row_bytes);
@@ -288,11 +236,10 @@ static outcome produce_slot(rollout *r) {
         return DONE;
     }
     hr_facts facts;
-    outcome filled = fill(r, hr_ring_claimed(r->ring), &facts);
-    if (filled != DONE) {
-        hr_ring_abort(r->ring);
-        return filled;
-    }
+    outcome filled = write_segment(r, hr_ring_claimed(r->ring), version, &facts);
+    if (filled != DONE) hr_ring_abort(r->ring);
+    if (filled == REFUSED) return exact && hr_ring_exact_version(r->ring) == version ? left_channel(r, version) : DONE;
+    if (filled != DONE) return filled == GIVEN_UP ? DONE : filled;
     hr_ring_commit(r->ring, &facts);
     count_committed(r, &facts);
     return DONE;
@@ -306,7 +253,7 @@ static void wait_for_room(rollout *r, hr_claimable why) {
     uint64_t mark = hr_now_ns();
     hr_control_pulse(r->control, phase, r->step, mark);
     hr_ring_wait(r->ring, WAIT_SLICE_NS);
-    hr_control_add(r->control, counter, since(&mark));
+    hr_control_add(r->control, counter, hr_since(&mark));
 }
 
 /* The next producer of this ring, or of this run, goes on from here. */
@@ -369,7 +316,7 @@ int rollout_run(const sim_api *api, const double *params, hr_control *control, h
      * the heap before. */
     r.first_obs = malloc(r.row_bytes + HR_GUARD_BYTES);
     r.next_mask = malloc(r.mask_bytes + HR_GUARD_BYTES);
-    r.state = calloc(agents * plan->state_width + 1, sizeof(float));
+    r.state = plan->server != 0 ? hr_serving_carry(ring) : calloc(agents * plan->state_width + 1, sizeof(float));
     r.reset_before = calloc(agents, 1);
     r.clipped = malloc(r.action_bytes);
     r.ended = malloc(agents * host_episode_bytes(api));
@@ -378,8 +325,8 @@ int rollout_run(const sim_api *api, const double *params, hr_control *control, h
         fprintf(stderr, "no memory for %zu agents\n", agents);
         return 69;
     }
-    r.policy = hr_policy_create(weights->program, weights->program_bytes, plan->agents, error, sizeof error);
-    if (r.policy == NULL) {
+    if (plan->server == 0) r.policy = hr_policy_create(weights->program, weights->program_bytes, plan->agents, error, sizeof error);
+    if (plan->server == 0 && r.policy == NULL) {
         fprintf(stderr, "the policy program cannot be run: %s\n", error);
         return 70;
     }

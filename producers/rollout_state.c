@@ -66,6 +66,7 @@ int rollout_restore(rollout *r) {
     copy(r->reset_before, area + at.reset_before, plan->agents);
     copy(r->state, area + at.recurrent, (size_t)plan->agents * plan->state_width * sizeof(float));
     r->step = head->step;
+    r->carried = 1;
     hr_state_taken(r->ring);
     return 1;
 }

@@ -14,7 +14,7 @@ typedef struct rollout {
     hr_control *control;
     hr_ring *ring;
     const hr_weights *weights;
-    hr_policy *policy;
+    hr_policy *policy; /* NULL: an inference server acts */
     sim_host host;
 
     float *flat;     /* weights as copied from the channel */
@@ -24,13 +24,14 @@ typedef struct rollout {
     unsigned char *next_obs;   /* observation to act on: row T of the slot before, or `first_obs` */
     unsigned char *first_obs;  /* [B, obs] from the worlds' first reset, or from a saved state */
     uint8_t *next_mask;        /* [B, logits] of that observation */
-    float *state;              /* [B, S] recurrent state */
+    float *state;              /* [B, S] recurrent state; an inference server's as it was behind the last slot */
     uint8_t *reset_before;     /* [B] zero the state before the next step */
     float *clipped;            /* [B, heads] continuous actions as the simulator gets them */
     unsigned char *scratch;    /* one payload for segments that are stepped and not written; NULL until needed */
     unsigned char *ended;      /* [B] host_episode records of one step */
     uint64_t restart;          /* of the worlds: deaths of producers before their seeds were drawn */
     uint64_t noise_key;
+    uint64_t carried;          /* 1: `state` is from a saved state, and an inference server does not know it yet */
     uint64_t step;             /* of every agent of this ring since its worlds' seeds were drawn */
 } rollout;
 

@@ -146,6 +146,7 @@ METHOD(ring_answered);
 METHOD(ring_wait_answer);
 METHOD(ring_question);
 METHOD(ring_answer);
+METHOD(ring_serving_parts);
 METHOD(ring_sweep_server);
 #undef METHOD
 PyObject *control_bell_wait(PyObject *self, PyObject *args, PyObject *kwargs);

@@ -379,6 +379,9 @@ static PyMethodDef methods[] = {
      "put to this life of the server and is not answered, or None"},
     {"answer", ring_answer, METH_VARARGS,
      "answer(group, number, refused=False): what was asked is in the slot, or there is no answer; wakes the producer"},
+    {"serving_parts", ring_serving_parts, METH_NOARGS,
+     "serving_parts() -> (bytes from slot to slot, offset of reset_before [B] uint8, offset of the recurrent state "
+     "[B, S] float32 behind the last slot), all in memoryview(ring)"},
     {"sweep_server", ring_sweep_server, METH_NOARGS,
      "After the death of the ring's inference server was reaped; may be repeated."},
     {"slot_range", ring_slot_range, METH_VARARGS,

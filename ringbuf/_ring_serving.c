@@ -99,6 +99,18 @@ PyObject *ring_answer(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+PyObject *ring_serving_parts(PyObject *self, PyObject *args)
+{
+    (void)args;
+    RingObject *ring = served(self, AS_SERVER, 0);
+    if (ring == NULL)
+        return NULL;
+    hr_ring *r = &ring->r;
+    hr_serving_layout l = hr_serving_layout_of(&r->plan);
+    unsigned long long from = r->serving_offset - r->data_offset;
+    return Py_BuildValue("(KKK)", (unsigned long long)r->stride_bytes, from + l.reset_before, from + l.carry);
+}
+
 PyObject *ring_sweep_server(PyObject *self, PyObject *args)
 {
     (void)args;
