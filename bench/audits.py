@@ -24,9 +24,9 @@ from torch import Tensor
 from bench.learner import Slot
 from consumers.allocator import keep_freed_memory
 from consumers.batch import Batch
-from consumers.learner import kept_versions
 from consumers.machine import choose_bf16, choose_device, choose_threads
 from consumers.update import Update
+from producers.footprint import kept_versions
 from producers.prepare import prepare
 
 WARM_UP_ROUNDS = 3

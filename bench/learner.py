@@ -55,6 +55,7 @@ class Slot:
             "truncated": np.zeros(t_b, np.uint8),
             "valid": np.ones(t_b, np.uint8),
             "version": np.zeros((t_b[0], 1), np.int64),
+            "state0": np.zeros((t_b[1], prepared.program.state_width), np.float32),
         }
 
     def array(self, name: str) -> NDArray[Any]:
@@ -79,7 +80,13 @@ def measure(path: Path, overrides: list[str], seconds: float) -> dict[str, Any]:
         if version == WARM_UP_BATCHES:
             end, cpu = time.perf_counter() + seconds, time.process_time()
         begin = time.perf_counter_ns()
-        batch = Batch(sets[version % 2], device=device, has_mask=prepared.spec["mask"])
+        batch = Batch(
+            sets[version % 2],
+            device=device,
+            has_mask=prepared.spec["mask"],
+            recurrent=prepared.program.state_width > 0,
+            burn_in=settings.burn_in,
+        )
         joined = time.perf_counter_ns()
         update.train(batch, version + 1, 0)  # at lag 1: nothing to compare with the actor
         batch.close()

@@ -160,7 +160,7 @@ def conflicts(config: Config) -> tuple[list[tuple[str, str]], list[str]]:
         f"{part} slots x {config.producers.agents} agents = {segments} segments of {horizon} steps"
         f"{' for each learner' if learners > 1 else ''} cannot be divided by {config.learner.minibatches}",
     )
-    minibatch, parts = segments // config.learner.minibatches, config.learner.minibatch_parts
+    minibatch, parts = segments // config.learner.minibatches, config.learner.parts
     need(
         segments % config.learner.minibatches != 0 or minibatch % parts == 0,
         "learner.minibatch_parts",

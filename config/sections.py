@@ -222,9 +222,12 @@ class Learner(Section):
     """Passes over a batch."""
     minibatches: Positive = 8
     """Optimizer steps of one pass."""
-    minibatch_parts: Positive = 1
+    minibatch_parts: Positive | Auto = "auto"
     """Parts in which a minibatch is run, one after another, so that it needs less memory; they change nothing
-    but rounding."""
+    but rounding. `auto`: as few as `memory` allows, 1 where that is `auto`."""
+    memory: Size | Auto = "auto"
+    """Memory that each learner may be estimated to need: of its GPU where it has one, else of its process;
+    checked before the start. `auto`: what the machine has."""
     burn_in: Natural = 0
     """First steps of each segment that only warm the recurrent state up: they are in no loss."""
     correction: Literal[
@@ -313,6 +316,11 @@ class Learner(Section):
     the last checkpoint; each is skipped."""
     nonfinite_rollbacks: Positive = 3
     """Such returns without a later checkpoint in between, after which the run gives up."""
+
+    @property
+    def parts(self) -> int:
+        """Parts of a minibatch; 1 before `auto` has been worked out."""
+        return 1 if self.minibatch_parts == "auto" else int(self.minibatch_parts)
 
     @property
     def anchored(self) -> bool:

@@ -26,6 +26,7 @@ from consumers.corrections import MAX_LOG_RATIO
 from consumers.models import PolicyModel
 from consumers.objective import View
 from consumers.sums import FORMS, Segment, summed
+from producers.footprint import kept_at_most
 from producers.program import Program
 
 AUDITED_STEPS = 256  # at each look at the labels, and two segments at least
@@ -33,8 +34,6 @@ LOOKS_APART = 16384  # steps: what a look costs hardly depends on the batch, so 
 GAP_EVERY = 8  # looks: bf16 is compared with float32
 TARGETS_EVERY = 100  # versions: one segment is summed up
 POOLED_BATCHES = 50  # make one judgement of the mean ratio
-KEPT_VERSIONS = 8  # of the weights, where nothing bounds the lag
-KEPT_BYTES = 1 << 28  # of weights at most, whatever the bound on the lag
 TOLERANCE_A_HEAD, TOLERANCE_A_LOGIT = 2e-4, 1e-5  # between log-probabilities of actor and learner, in float32
 LABEL_LIMIT, LABEL_MARGIN = 1e-3, 3.0  # the limit is the larger of the first and so many tolerances
 RATIO_LIMIT, RATIO_ERRORS = 0.01, 6.0  # the limit is so many standard errors above the first
@@ -128,7 +127,7 @@ class Audits:
         self._bf16 = bf16
         self._model = PolicyModel(program).to(device).requires_grad_(False)
         self._loaded = -1  # version whose weights the model has
-        self._most = min(versions, max(2, KEPT_BYTES // (4 * program.count)))
+        self._most = kept_at_most(versions, program.count)
         self._kept: dict[int, Tensor] = {}  # by version
         self._pool = Pool()
         self._looks = 0  # at labels

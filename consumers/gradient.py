@@ -45,7 +45,7 @@ class Gradient:
         where that moves with every step, None elsewhere. `pulse` is called after each part but the last."""
         self.objective = objective
         self._passes, self._anchored, self._clock, self._pulse = passes, anchored, clock, pulse
-        self._parts, self._normalize = settings.minibatch_parts, settings.normalize_advantage
+        self._parts, self._normalize = settings.parts, settings.normalize_advantage
         self._selects = CORRECTIONS[settings.correction].selects
 
     def __call__(

@@ -28,7 +28,6 @@ import torch
 import config as configuration
 from config import exits
 from consumers.allocator import keep_freed_memory
-from consumers.audits import KEPT_VERSIONS
 from consumers.batch import Batch
 from consumers.books import Books
 from consumers.checkpoint import CheckpointError
@@ -43,6 +42,7 @@ from consumers.process import settle_in
 from consumers.saving import Saver
 from consumers.score import ScoreWindow
 from consumers.update import Update
+from producers.footprint import kept_versions
 from producers.program import Program
 from ringbuf import Control, Lease, Ring, Weights
 from ringbuf.admission import owned
@@ -351,13 +351,6 @@ class Learner:
         if self.books.first_commit_ns is None:
             commits = filter(None, (ring.books()["first_commit_ns"] for ring in self.intake.every))
             self.books.first_commit_ns = min(commits, default=None)
-
-
-def kept_versions(config: configuration.Config) -> int:
-    """Of how many versions a learner keeps the weights for its audits: what the bound on the lag lets act,
-    and one more, since a label may be off by one."""
-    bound = config.staleness.exact if config.exact else config.staleness.limit
-    return KEPT_VERSIONS if bound is None else bound + 2
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

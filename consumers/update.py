@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from consumers.anchor import anchor_of
-from consumers.audits import KEPT_VERSIONS, Audits
+from consumers.audits import Audits
 from consumers.batch import Batch, Pieces, pieces
 from consumers.corrections import Segments, decays, effective_share, gae, kept_mean, weight_moments
 from consumers.diagnostics import (
@@ -32,6 +32,7 @@ from consumers.passes import Passes
 from consumers.peers import Alone, Peers
 from consumers.schedules import value_at
 from consumers.stopwatch import Stopwatch
+from producers.footprint import KEPT_VERSIONS
 from producers.program import Program, Weight
 
 SEEDS_APART = 0x9E3779B97F4A7C15  # of the learners' generators: far, so that no two runs have the same
@@ -173,7 +174,7 @@ class Update:
         """Forward and backward over every step of the batch, in parts no larger than those of training, of
         which nothing stays: whatever in it kills a learner has then killed this one."""
         fields = self._fields(batch)
-        most = max(1, batch.segments // (self.settings.minibatches * self.settings.minibatch_parts))
+        most = max(1, batch.segments // (self.settings.minibatches * self.settings.parts))
         size = max(n for n in range(1, most + 1) if batch.segments % n == 0)
         for i in range(batch.segments // size):
             part = pieces(torch.tensor([i]), size, self.device)
@@ -215,7 +216,7 @@ class Update:
     @torch.no_grad()
     def _prior(self, batch: Batch, fields: Fields) -> View:
         """One pass over the batch at its start, in runs as long as a minibatch or a part of one."""
-        count = self.settings.minibatches * self.settings.minibatch_parts
+        count = self.settings.minibatches * self.settings.parts
         size = batch.segments // count
         found = []
         for i in range(count):

@@ -10,7 +10,7 @@ from typing import Any
 
 import config
 from monitor import rundir
-from producers import cores, native, program, takeover
+from producers import cores, footprint, native, program, takeover
 
 SNAPSHOT_MARGIN_BYTES = 1 << 20
 OTHER_PROCESSES = 2  # in the process table, beside producers and learners: supervisor, exporter
@@ -35,6 +35,7 @@ class Prepared:
     program: program.Program
     placement: cores.Placement
     machine: cores.Machine
+    hardware: footprint.Hardware
 
     @property
     def config(self) -> config.Config:
@@ -82,11 +83,14 @@ def fit(document: config.Document, machine: cores.Machine) -> Prepared:
         raise document.error("producers.cores", str(error)) from None
     except cores.CoreNotAllowed as error:
         raise Missing(str(document.error("producers.cores", str(error)))) from None
-    return Prepared(document, library, spec, parameters, worlds, built, placement, machine)
+    hardware = footprint.read_hardware()
+    document = replace(document, config=footprint.resolve(settings, built, hardware))
+    return Prepared(document, library, spec, parameters, worlds, built, placement, machine, hardware)
 
 
 class Layout:
-    """What memory a run needs. Creates nothing. Raises config.ConfigError if no memory would do."""
+    """What memory a run needs. Creates nothing. Raises config.ConfigError if no memory would do, Missing if
+    this machine has too little for what its learners are estimated to need."""
 
     def __init__(self, prepared: Prepared):
         # Not before native.check_abi has passed: a missing extension gets a message, not a traceback.
@@ -117,6 +121,17 @@ class Layout:
         except (ValueError, ringbuf.RingError) as error:
             slot = f"a slot of {settings.rollout.horizon} steps of {settings.producers.agents} agents"
             raise document.error("rollout.horizon", f"{slot} is impossible: {error}") from None
+        self._check_learners(prepared)
+
+    def _check_learners(self, prepared: Prepared) -> None:
+        """Raises Missing where they are estimated to need more memory than there is."""
+        from ringbuf import segments
+
+        found = footprint.shortfall(
+            prepared.config, prepared.program, prepared.hardware, segments.memory_bytes(), self.total_bytes
+        )
+        if found is not None:
+            raise Missing(str(prepared.document.error(*found)))
 
     def names(self, run_id: uuid.UUID) -> list[str]:
         """Of the segments: control block, weights channel, rings."""

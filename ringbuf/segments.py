@@ -73,6 +73,12 @@ def preflight(total_bytes: int, directory: str = SHM_DIRECTORY, proc: str = "/pr
                 f"(docker run --memory).")
 
 
+def memory_bytes(proc: str = "/proc", cgroup: str = "/sys/fs/cgroup") -> int | None:
+    """The machine's memory, or what this process' cgroup may use of it; None: not known."""
+    limits = (_machine_bytes(proc), _cgroup_bytes(proc, cgroup))
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
 def create_control(name: str, run_id: bytes, directory: str = "") -> Control:
     """The control block of a run, attached as process 0. `directory`: absolute path of the run directory, at
     most 1023 bytes; '' for a run without one."""

@@ -18,6 +18,7 @@ from consumers.causes import CAUSES
 from consumers.corrections import CORRECTIONS, Segments, decays
 from consumers.sums import FORMS, Segment, summed
 from consumers.update import Update
+from producers import footprint
 from producers.program import build
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -440,7 +441,7 @@ def test_audits_change_nothing_that_is_trained(options, monkeypatch):
 
 
 def test_the_weights_that_are_kept_are_bounded_in_memory(monkeypatch):
-    monkeypatch.setattr(audits, "KEPT_BYTES", 4 * 4 * update().program.count)
+    monkeypatch.setattr(footprint, "KEPT_BYTES", 4 * 4 * update().program.count)
     updater = update(versions=100)
     for version in range(9):
         train(updater, slots(), version)

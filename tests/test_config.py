@@ -324,6 +324,16 @@ def test_a_wrong_override_is_named_instead_of_a_line(problems, override, text):
         (["learner.minibatches=7"], "learner.minibatches: 2 slots x 1024 agents = 2048 segments"),
         (["learner.c_clip=2"], "learner.c_clip: found 2; needs 1 (learner.rho_clip) or less"),
         (
+            ["learner.minibatch_parts=3"],
+            "learner.minibatch_parts: a minibatch of 256 segments of 64 steps cannot be divided by 3",
+        ),
+        (["learner.burn_in=4"], "learner.burn_in: warms up the state of a recurrent policy"),
+        (
+            ["learner.burn_in=64", "policy.recurrent=lstm"],
+            "learner.burn_in: 64 of the 64 steps of a segment (rollout.horizon) would leave none to train on; "
+            "needs 63 or less",
+        ),
+        (
             ["learner.count=3", "learner.batch_slots=3"],
             "learner.count: every learner has equally many producers, but 2 cannot be divided by 3",
         ),
