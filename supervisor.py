@@ -72,7 +72,9 @@ class Supervisor:
         self.prepared = prepared
         self.config = prepared.config
         self.directory = directory
-        self.table = status.Table.of(int(self.config.producers.count), self.config.learner.count)
+        self.table = status.Table.of(
+            int(self.config.producers.count), self.config.learner.count, self.config.servers
+        )
         # Processes
         self.children = Children(directory, native.ROOT)
         self.ended: list[Child] = []  # known to be dead, not yet reaped
@@ -266,6 +268,11 @@ class Supervisor:
         for index, slot in enumerate(table.learners):
             member = Member("learner", index, slot, [*all_fds, self.meeting], restarts=together)
             self.roster.add(member, [*python, "consumers.learner"], [*every, *meeting])
+        for index, slot in enumerate(table.servers):
+            own = [ring.fd for ring in segments.rings if ring.plan.server == index + 1]
+            arguments = [*channel, "--rings", ",".join(map(str, own))]
+            member = Member("server", index, slot, [*fds, *own])
+            self.roster.add(member, [*python, "consumers.server"], arguments)
         simulator = ["--sim", str(self.prepared.library)]
         for index, core in enumerate(self.prepared.placement.cores):
             fd = segments.rings[index].fd
@@ -428,17 +435,20 @@ class Supervisor:
                 self.segments.control.set_producers_gone()
                 self.phase = Phase.STOP_LEARNER
                 self.keeper.learner_ends = True
+                for member in self.roster.of_role("server"):
+                    member.due = None  # nobody would ask the next one
             elif now > self.half_deadline:
                 self._overdue("producer")
             elif now > self.stopping + STARTING_STOP_SECONDS:
                 self.children.kill(self._starting())
         if self.phase is Phase.STOP_LEARNER:
-            if all(member.child is None and member.due is None for member in self.roster.of_role("learner")):
+            ending = [*self.roster.of_role("learner"), *self.roster.of_role("server")]
+            if all(member.child is None and member.due is None for member in ending):
                 self.phase = Phase.EVALUATE
                 if self.evaluation.wanted:
                     self._evaluate()
             elif now > self.deadline:
-                self._overdue("learner")
+                self._overdue("learner", "server")
             elif self.failed and not self._learner["ready"]:
                 self.children.kill(self.children.alive("learner"))  # it has nothing to save
         if self.phase is Phase.EVALUATE:
@@ -459,9 +469,9 @@ class Supervisor:
             if member.child is not None and self.roster.process(member).phase == "starting"
         ]
 
-    def _overdue(self, role: str) -> None:
+    def _overdue(self, *roles: str) -> None:
         """The deadline of a shutdown passed, for processes and for restarts that were to come."""
-        late = [member for member in self.roster.of_role(role) if member.child or member.due is not None]
+        late = [one for one in self.roster if one.role in roles and (one.child or one.due is not None)]
         left = [member.child for member in late if member.child and member.child not in self.children.killed]
         waiting = [member for member in late if member.due is not None]
         if left or waiting:

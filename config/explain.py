@@ -48,6 +48,8 @@ def describe(node: Mapping[str, Any], defs: Mapping[str, Any] | None = None) -> 
         exact = node.get("minItems") if node.get("minItems") == node.get("maxItems") else None
         return f"a list of {exact} values, each {item}" if exact else f"a list with each {item}"
     if kind == "string" and "pattern" in node:
+        if ":" in node["pattern"]:
+            return "a class as `package.module:Class`"
         return "a size such as 64MiB" if "KMGT" in node["pattern"] else "letters, digits, `.`, `_` and `-`"
     text = {
         "integer": "a whole number",

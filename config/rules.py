@@ -188,11 +188,30 @@ def conflicts(config: Config) -> tuple[list[tuple[str, str]], list[str]]:
         f"a recurrent policy ({config.policy.recurrent}) would be compiled step by step, for minutes; "
         "needs false",
     )
-    need(
-        config.policy.placement != "server",
-        "policy.placement",
-        "an inference server comes with a later version; this one needs producer or auto",
-    )
+    if config.policy.placement == "server":
+        need(
+            config.ring.full == "block",
+            "ring.full",
+            "an inference server writes into slots alone, and a segment that is dropped has none; needs "
+            "block with policy.placement: server",
+        )
+        need(
+            producers % config.server.count == 0,
+            "server.count",
+            f"every server acts for equally many producers, but {producers} cannot be divided by "
+            f"{config.server.count}; needs a divisor of {producers} (producers.count)",
+        )
+    if config.policy.module:
+        need(
+            config.policy.placement == "server",
+            "policy.placement",
+            "a producer runs no torch module (policy.module); needs server or auto",
+        )
+        for key, is_set in (
+            ("policy.normalize_obs", config.policy.normalize_obs),
+            ("learner.normalize_value", config.learner.normalize_value),
+        ):
+            need(not is_set, key, "is for described networks: a policy.module does this itself; needs false")
     need(
         not config.archive.enabled,
         "archive.enabled",
@@ -239,7 +258,9 @@ def resolve(config: Config, name: str, cores: int) -> Config:
     hung = config.supervisor.hung_seconds
     if hung == "auto":
         hung = HUNG_COMPILING_SECONDS if config.learner.compile else HUNG_SECONDS
-    placement = "producer" if config.policy.placement == "auto" else config.policy.placement
+    placement = config.policy.placement
+    if placement == "auto":
+        placement = "server" if config.policy.module else "producer"
     return config.model_copy(
         update={
             "run": config.run.model_copy(update={"name": config.run.name or name}),

@@ -154,7 +154,11 @@ class Policy(Section):
     """The network, and who runs it to act."""
 
     placement: Literal["auto", "producer", "server"] = "auto"
-    """Who computes actions: each producer in C, or an inference server (in a later version)."""
+    """Who computes actions: each producer in C, or an inference server for all; `auto`: `server` where a
+    `module` is named, else `producer`."""
+    module: Annotated[str, Field(pattern=r"^([A-Za-z_][\w.]*:[A-Za-z_]\w*)?$")] = ""
+    """`package.module:Class` of a torch module of your own, instead of the network that the keys below
+    describe; empty: none. See docs/modules.md."""
     hidden: Widths = (128, 128)
     """Widths of the hidden layers; []: none."""
     activation: Literal["relu", "gelu-tanh", "gelu-erf", "tanh", "sigmoid"] = "relu"
@@ -173,6 +177,20 @@ class Policy(Section):
     """Added to scaled observations; null: 0."""
     log_std: Annotated[float, Ge(-20), Le(5)] = 0.0
     """Logarithm of the standard deviation that continuous actions begin with; it is trained."""
+
+
+class Server(Section):
+    """The inference server of `policy.placement: server`."""
+
+    count: Positive = 1
+    """Server processes; each acts for equally many producers."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto`: CUDA if there is a GPU, else the CPU."""
+    threads: Positive = 1
+    """torch threads of each."""
+    max_wait_us: Annotated[float, Ge(0)] = 2000.0
+    """Microseconds that a question waits at most for those of other producers, to be answered in one batch
+    with them."""
 
 
 class Schedule(Section):
@@ -448,6 +466,8 @@ class Config(Section):
     """Rings."""
     policy: Policy = Policy()
     """The network."""
+    server: Server = Server()
+    """Inference server."""
     learner: Learner = Learner()
     """Training."""
     weights: Weights = Weights()
@@ -474,6 +494,11 @@ class Config(Section):
     def lag_limit(self) -> int | None:
         """The bound on the lag that this mode keeps, in versions; None: none."""
         return self.staleness.exact if self.exact else self.staleness.limit
+
+    @property
+    def servers(self) -> int:
+        """Number of inference servers."""
+        return self.server.count if self.policy.placement == "server" else 0
 
     @property
     def run_dir(self) -> Path:

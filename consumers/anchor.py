@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from consumers.models import PolicyModel
+from consumers.modules import make
 from producers.program import Program
 
 
@@ -23,7 +23,7 @@ class Anchor:
     steps: ClassVar[bool]  # whether it moves with each optimizer step, and not only with each batch
 
     def __init__(self, program: Program, device: torch.device):
-        self.model = PolicyModel(program).to(device).requires_grad_(False)
+        self.model = make(program).to(device).requires_grad_(False)
         self._count: float | None = None  # what the rule counts; None: the anchor has not begun
 
     @property

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from consumers.batch import Batch, Pieces
 from consumers.corrections import MAX_LOG_RATIO
-from consumers.models import PolicyModel
+from consumers.modules import make
 from consumers.objective import View
 from consumers.sums import FORMS, Segment, summed
 from producers.footprint import kept_at_most
@@ -106,7 +106,8 @@ class Pool:
         if steps == 0:
             return math.nan, math.nan
         mean = total / steps  # of w - 1
-        ess = (1.0 + mean) ** 2 / (1.0 + 2.0 * mean + squares / steps)
+        square = 1.0 + 2.0 * mean + squares / steps  # the mean of w^2; all w may be 0 in float32
+        ess = (1.0 + mean) ** 2 / square if square > 0.0 else 0.0
         spread = max(0.0, by_segment - 2.0 * mean * crossed + mean * mean * lengths)
         error = math.sqrt(spread + (UNSEEN_RATIO * self._largest) ** 2) / steps
         limit = RATIO_LIMIT + RATIO_ERRORS * error
@@ -125,7 +126,7 @@ class Audits:
         self.alarms: list[Alarm] = []
         self._settings, self._program, self._seed, self._device = settings, program, seed, device
         self._bf16 = bf16
-        self._model = PolicyModel(program).to(device).requires_grad_(False)
+        self._model = make(program).to(device).requires_grad_(False)
         self._loaded = -1  # version whose weights the model has
         self._most = kept_at_most(versions, program.count)
         self._kept: dict[int, Tensor] = {}  # by version

@@ -30,7 +30,9 @@ from config.rotate import reopen_when_told
 from consumers import checkpoint, shelf
 from consumers.diagnostics import finite
 from consumers.models import PolicyModel
-from producers.program import Program, ProgramError
+from consumers.modules import make
+from producers.opaque import decode
+from producers.program import ProgramError
 from sims.loader import EVALUATE, Simulator, SimulatorError, Worlds, load, world_seeds
 
 RESOLVED = "config.resolved.yaml"
@@ -54,7 +56,7 @@ class Player:
         configuration.ConfigError or OSError."""
         config = configuration.load_resolved(run / RESOLVED)
         saved = checkpoint.load(shelf.latest(run / "checkpoints"))
-        model = PolicyModel(Program.decode(bytes.fromhex(saved.state["program"]["encoded"])))
+        model = make(decode(bytes.fromhex(saved.state["program"]["encoded"])))
         model.load_state_dict(saved.policy)
         return cls(saved.version, model, load(config.sim.name), config.sim.parameters, config.run.seed)
 
@@ -197,10 +199,6 @@ def render(
 
 def table(result: dict[str, Any]) -> str:
     """The result for a terminal."""
-
-    def cell(value: float | None) -> str:
-        return "-" if value is None else f"{value:.2f}"
-
     lines = [
         f"version {result['version']}, {result['statistic']}",
         f"{'policy':8} {'episodes':>8} {'mean':>9} {'sd':>9}  95 %",
@@ -214,16 +212,33 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def cell(value: float | None) -> str:
+    """A figure of a table."""
+    return "-" if value is None else f"{value:.2f}"
+
+
+def write_json(command: str, path: Path, result: dict[str, Any]) -> int:
+    """Writes a result, whole or not at all, or says why it cannot be; returns the exit code of `command`."""
+    new = path.with_name(f".{path.name}.new")
+    try:
+        new.write_text(json.dumps(result, indent=1) + "\n")
+        os.replace(new, path)
+    except OSError as error:
+        print(f"{command}: {path}: {(error.strerror or str(error)).lower()}", file=sys.stderr)
+        return exits.MISSING
+    return exits.DONE
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m consumers.evaluate", description="Plays the newest checkpoint of a run."
     )
     parser.add_argument("run", type=Path, help="run directory, e.g. runs/breakout")
     parser.add_argument(
-        "--episodes", type=_positive(int), help="of each policy; default: evaluate.episodes of the run"
+        "--episodes", type=positive(int), help="of each policy; default: evaluate.episodes of the run"
     )
     parser.add_argument(
-        "--seconds", type=_positive(float), help="deadline for both; default: evaluate.seconds of the run"
+        "--seconds", type=positive(float), help="deadline for both; default: evaluate.seconds of the run"
     )
     parser.add_argument("--render", action="store_true", help="show --episodes (1) in the terminal instead")
     parser.add_argument("--argmax", action="store_true", help="with --render: take the likeliest action")
@@ -260,18 +275,10 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return 130
     print(table(result))
-    if args.json is not None:
-        new = args.json.with_name(f".{args.json.name}.new")
-        try:
-            new.write_text(json.dumps(result, indent=1) + "\n")
-            os.replace(new, args.json)
-        except OSError as error:
-            print(f"evaluate: {args.json}: {(error.strerror or str(error)).lower()}", file=sys.stderr)
-            return exits.MISSING
-    return 0
+    return exits.DONE if args.json is None else write_json("evaluate", args.json, result)
 
 
-def _positive(kind: Callable[[str], float]) -> Callable[[str], float]:
+def positive(kind: Callable[[str], float]) -> Callable[[str], float]:
     """Reads a number above 0 from the command line."""
 
     def number(text: str) -> float:

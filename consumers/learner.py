@@ -43,7 +43,7 @@ from consumers.saving import Saver
 from consumers.score import ScoreWindow
 from consumers.update import Update
 from producers.footprint import kept_versions
-from producers.program import Program
+from producers.opaque import decode
 from ringbuf import Control, Lease, Ring, Weights
 from ringbuf.admission import owned
 
@@ -85,7 +85,7 @@ class Learner:
         torch.set_num_threads(choose_threads(config, device))
         self.update = Update(
             config.learner,
-            Program.decode(weights.program),
+            decode(weights.program),
             seed=config.run.seed,
             device=device,
             bf16=choose_bf16(config.learner.precision, device),

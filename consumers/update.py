@@ -24,7 +24,7 @@ from consumers.diagnostics import (
     watch,
 )
 from consumers.gradient import Gradient, Made
-from consumers.models import PolicyModel
+from consumers.modules import make
 from consumers.normalizers import OBSERVATION_ROWS, ObservationStatistics, ValueStatistics, moments
 from consumers.objective import COLUMNS, Fields, TorchObjective, View, choose
 from consumers.optimizer import Optimizer
@@ -58,7 +58,7 @@ class Update:
         trains on a part of every batch; None: there is one."""
         self.peers = peers or Alone()
         self.settings, self.program, self.device = settings, program, device
-        self.model = PolicyModel(program, seed=seed).to(device)
+        self.model = make(program, seed=seed).to(device)
         self.optimizer = Optimizer(self.model.parameters(), settings)
         self.generator = torch.Generator()  # draws minibatches
         self.generator.manual_seed((seed + self.peers.index * SEEDS_APART) % 2**64)
@@ -84,7 +84,7 @@ class Update:
             self._clock,
             lambda: self.pulse(),
         )
-        self._value_layer = next(op for op in program.ops if op.output == program.value)
+        self._value_layer = next((op for op in program.ops if op.output == program.value), None)
         self._normalizer = next((op for op in program.ops if any(not w.trainable for w in op.weights)), None)
         self._most_entropy = sum(math.log(n) for n in program.choices) or math.nan
         self.nonfinite_steps = 0  # in a row, over all updates; stays once it has reached the settings' limit
@@ -323,6 +323,7 @@ class Update:
             first_two, kept = self.peers.average(first_two, batch.kept_steps)
             if kept:
                 mean, mean_square = first_two.tolist()
+                assert self._value_layer is not None
                 layer, bias = (self._tensor(weight) for weight in self._value_layer.weights)
                 self.values.update(mean, mean_square, layer, bias)
         if self._normalizer is not None:

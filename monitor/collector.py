@@ -35,6 +35,23 @@ PRODUCER_WAITS = {
     "owner": "wait_owner_ns",
 }
 PRODUCER_PHASES = {"simulator": "sim_ns", "policy": "policy_ns", "pickup": "pickup_ns", "check": "check_ns"}
+SERVER_COUNTERS = {
+    "server_rows_total": "rows",
+    "server_requests_total": "requests",
+    "server_refused_total": "refused",
+    "server_batches_total": "batches",
+    "server_batch_rows_total": "batch_rows",
+    "server_late_batches_total": "late_batches",
+    "server_pickups_total": "pickups",
+    "server_policy_version": "version",
+}
+SERVER_PHASES = {
+    "wait": "wait_request_ns",
+    "gather": "gather_ns",
+    "forward": "forward_ns",
+    "sample": "sample_ns",
+    "pickup": "pickup_ns",
+}
 LEARNER_PHASES = {
     "copy": "copy_ns",
     "forward": "forward_ns",
@@ -121,6 +138,7 @@ class RunCollector(Collector):
             self._run,
             self._rings,
             self._producers,
+            self._servers,
             self._processes,
             self._learner,
             self._staleness,
@@ -217,12 +235,22 @@ class RunCollector(Collector):
                 self._add("producer_phase_seconds_total", counters[name] / 1e9, number, phase)
             for reason, name in PRODUCER_WAITS.items():
                 self._add("producer_wait_seconds_total", counters[name] / 1e9, number, reason)
-            for reason in ("stop", "server"):
+            for reason in ("stop", "server", "version"):
                 self._add(
                     "producer_abandoned_steps_total", counters[f"abandoned_steps_{reason}"], number, reason
                 )
         for state, count in states.items():
             self._add("producers", count, state)
+
+    def _servers(self) -> None:
+        for number, index in enumerate(self.table.servers):
+            counters = self.control.counters(index)
+            for metric, name in SERVER_COUNTERS.items():
+                self._add(metric, counters[name], number)
+            self._add("server_latency_seconds_total", counters["latency_sum_ns"] / 1e9, number)
+            self._add("server_latency_max_seconds", counters["latency_max_ns"] / 1e9, number)
+            for phase, name in SERVER_PHASES.items():
+                self._add("server_phase_seconds_total", counters[name] / 1e9, number, phase)
 
     def _processes(self) -> None:
         for index in self.table.all:

@@ -221,7 +221,7 @@ def main(arguments: Sequence[str]) -> int:
     facts, settings = build_facts(options.dir)
     control = ringbuf.Control.attach(options.control, options.process)
     rings = [ringbuf.Ring.attach(int(fd), control, role="monitor") for fd in options.rings.split(",")]
-    table = Table.of(int(settings.producers.count), settings.learner.count)
+    table = Table.of(int(settings.producers.count), settings.learner.count, settings.servers)
     server = Server(socket.socket(fileno=options.socket), Pages(RunCollector(control, rings, table, facts)))
     server.serve_forever()
     return 0

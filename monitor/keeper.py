@@ -104,6 +104,8 @@ class Keeper:
             if not self._expected(child.member, returncode):
                 self._end_learners()
             self.repair.of_learner(child.member.slot, child.index)
+        elif child.role == "server":
+            self.repair.of_server(child.index)
         return returncode
 
     def _end_learners(self) -> None:
@@ -120,8 +122,12 @@ class Keeper:
 
     def _expected(self, member: Member, returncode: int) -> bool:
         """Whether a process ended because the run does."""
-        ends = {"producer": self.producers_end, "learner": self.learner_ends}
-        return returncode == 0 and ends.get(member.role, False)
+        return returncode == 0 and self._is_over(member)
+
+    def _is_over(self, member: Member) -> bool:
+        """Whether the run has told processes of that role to end."""
+        ends = {"producer": self.producers_end, "learner": self.learner_ends, "server": self.learner_ends}
+        return ends.get(member.role, False)
 
     def inquire(self, child: Child, member: Member, returncode: int) -> None:
         """A process ended that nobody killed: says how, and decides whether the next would fare better."""
@@ -137,8 +143,8 @@ class Keeper:
             self.roster.mark(member, "failed")
             text += self.last_words(member.role, member.index)
             self.fail(returncode if returncode in fatal else exits.INTERNAL, text)
-        elif member.role == "producer" and self.producers_end:
-            self.warn(text)  # its ring is in order, and nothing more is to come into it
+        elif member.role in ("producer", "server") and self._is_over(member):
+            self.warn(text)  # what it left is in order, and nobody needs the next one
         else:
             self._bereave(member, text)
 
@@ -192,10 +198,12 @@ class Keeper:
         self.fail(exits.GAVE_UP, text + self.last_words(member.role, member.index))
 
     def _worth(self, member: Member) -> int:
-        """What the work of all its processes has come to: segments of a producer, updates of the learners,
-        which are the first one's."""
+        """What the work of all its processes has come to: segments of a producer, answers of a server,
+        updates of the learners, which are the first one's."""
         if member.role == "producer":
             return self.repair.written(member.index)
+        if member.role == "server":
+            return self.control.counters(member.slot)["requests"]
         if member.role != "learner":
             return 0
         first, *_ = self.roster.of_role("learner")

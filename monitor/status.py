@@ -50,12 +50,14 @@ class Table:
     producers: tuple[int, ...]
     learners: tuple[int, ...]
     others: tuple[int, ...] = ()
+    servers: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, producers: int, learners: int = 1) -> Table:
-        """Slot 0 is the supervisor's own; then the producers, the learners, the exporter."""
+    def of(cls, producers: int, learners: int = 1, servers: int = 0) -> Table:
+        """Slot 0 is the supervisor's own; then producers, learners, the exporter, inference servers."""
         first, last = producers + 1, producers + learners
-        return cls(tuple(range(1, first)), tuple(range(first, last + 1)), (last + 1,))
+        return cls(tuple(range(1, first)), tuple(range(first, last + 1)), (last + 1,),
+                   tuple(range(last + 2, last + 2 + servers)))
 
     @property
     def learner(self) -> int:
@@ -64,7 +66,7 @@ class Table:
 
     @property
     def all(self) -> tuple[int, ...]:
-        return (*self.producers, *self.learners, *self.others)
+        return (*self.producers, *self.learners, *self.others, *self.servers)
 
 
 @dataclass
@@ -166,6 +168,7 @@ class Reporter:
                 "producer": {name: round(rates[f"producer.{name}"], 4) for name in PRODUCER_TIMES},
                 "learner": {name: round(rates[f"learner.{name}"], 4) for name in LEARNER_TIMES},
             },
+            "server": self._server(producers),
             "checkpoint": {
                 "count": total.checkpoints,
                 "failures": total.checkpoint_failures,
@@ -176,6 +179,23 @@ class Reporter:
             "message": message,
             "updated_unix": round(time.time(), 3),
             **self.facts,
+        }
+
+    def _server(self, producers: Sequence[dict[str, int]]) -> dict[str, Any] | None:
+        """What the inference servers have done in this attempt; None: there is none."""
+        each = [self.control.counters(index) for index in self.table.servers]
+        if not each:
+            return None
+        total = {name: sum(one[name] for one in each) for name in each[0]}
+        given_up = ("stop", "server", "version")
+        return {
+            "rows": total["rows"],
+            "batches": total["batches"],
+            "rows_a_batch": round(total["rows"] / total["batches"], 1) if total["batches"] else None,
+            "latency_seconds": total["latency_sum_ns"] / 1e9 / max(1, total["requests"]),
+            "abandoned_steps": {
+                why: sum(one[f"abandoned_steps_{why}"] for one in producers) for why in given_up
+            },
         }
 
     def _surviving(self, learner: dict[str, int], gauges: dict[str, float]) -> dict[str, Any]:

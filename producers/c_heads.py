@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 LIBRARY = Path(__file__).with_name("policy.so")
 ROWS = 16  # of a group: SAMPLE_ROWS of producers/policy_sample.h
 
-_pointer, _u32, _u64, _size = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_size_t
+_pointer: Any = ctypes.c_void_p
+_u32, _u64, _size = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_size_t
 
 
 class CHeads:

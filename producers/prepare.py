@@ -10,7 +10,7 @@ from typing import Any
 
 import config
 from monitor import rundir
-from producers import cores, footprint, native, program, takeover
+from producers import cores, footprint, native, probing, program, takeover
 
 SNAPSHOT_MARGIN_BYTES = 1 << 20
 OTHER_PROCESSES = 2  # in the process table, beside producers and learners: supervisor, exporter
@@ -46,7 +46,16 @@ class Prepared:
 
     @property
     def warnings(self) -> list[str]:
-        return [*self.document.warnings, *self.placement.warnings]
+        return [*self.document.warnings, *self.placement.warnings, *self._one_group]
+
+    @property
+    def _one_group(self) -> list[str]:
+        if not self.document.config.servers or self.worlds > 1:
+            return []
+        return [
+            "policy.placement: server with one world a producer: it has one group of agents, so its world "
+            "stands still while the server computes; with two, one would step meanwhile (producers.agents)"
+        ]
 
 
 def prepare(path: str, overrides: Sequence[str]) -> Prepared:
@@ -72,7 +81,7 @@ def fit(document: config.Document, machine: cores.Machine) -> Prepared:
         raise Missing(str(error)) from None
     worlds = config.check_agents(document, spec)
     try:
-        built = program.build(settings.policy, spec)
+        built = probing.build(settings.policy, spec)
     except program.ProgramError as error:
         text = str(error) if str(error).startswith("policy.") else f"policy: {error}"
         key, _, why = text.partition(": ")
@@ -101,7 +110,10 @@ class Layout:
         learners, most = settings.learner.count, ringbuf.MAX_LEARNERS
         if learners > most:
             raise document.error("learner.count", f"found {learners}; needs {most} or fewer")
-        room = ringbuf.MAX_PROCESSES - OTHER_PROCESSES - learners
+        servers, most = settings.servers, ringbuf.MAX_SERVERS
+        if servers > most:
+            raise document.error("server.count", f"found {servers}; needs {most} or fewer")
+        room = ringbuf.MAX_PROCESSES - OTHER_PROCESSES - learners - servers
         if producers > room:
             raise document.error("producers.count", f"found {producers}; needs {room} or fewer")
         weights = prepared.program.count
@@ -282,5 +294,7 @@ def _plan(prepared: Prepared, ring: int) -> Any:
         first_agent=ring * settings.producers.agents,
         # Ahead by K versions, a state between two slots lies on no border of a version.
         world_state_bytes=spec["state_bytes"] if settings.exact and settings.staleness.exact == 0 else 0,
+        groups=min(2, prepared.worlds) if settings.servers else 1,
+        server=1 + ring * settings.servers // int(settings.producers.count) if settings.servers else 0,
         params={name: float(value) for name, value in prepared.parameters.items()},
     )

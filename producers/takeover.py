@@ -208,7 +208,8 @@ class Left:
         roles = (self.control.process(slot).role for slot in range(ringbuf.MAX_PROCESSES))
         self.learners = sum(role == "learner" for role in roles)
         """None: it was killed before it had written the table."""
-        self.table = Table.of(len(self.rings), max(1, self.learners))
+        servers = max(ring.plan.server for ring in self.rings)
+        self.table = Table.of(len(self.rings), max(1, self.learners), servers)
         self._record = record
         if self.control.run_id.hex() != str(record.get("run_id")):
             raise RingError(f"shared memory: {names[0]} belongs to another run")
@@ -226,11 +227,14 @@ class Left:
             self.control.set_process(slot, role="producer", role_index=index)
         for index, slot in enumerate(self.table.learners):
             self.control.set_process(slot, role="learner", role_index=index)
+        for index, slot in enumerate(self.table.servers):
+            self.control.set_process(slot, role="server", role_index=index)
         listed = self.weights.consumed_list() if self.weights.published is not None else []
         wrong = []
         for ring in self.rings:
             ring.sweep_producer()
             ring.sweep_learner(None, listed)
+            ring.sweep_server()
             ring.set_owner(None)
             ring.lower_granted_to_head()
             wrong += [f"ring {ring.index}: {problem}" for problem in books.at_rest(ring.books())]

@@ -104,10 +104,10 @@ class Plan:
     ) -> Plan:
         """Lays out the slot. Discrete actions have `choices`, one number a head; continuous ones
         `action_low` and `action_high` of equal length instead. `world_state_bytes` is the size of one saved
-        world (0: no state is kept), `restart_base` what the ring's epoch is added to, `server` the number of the inference server that
-        acts for the `groups` of agents, plus 1 (0: the producer does, for all agents at once). Raises ValueError for
-        what the struct cannot hold; the rest is checked in C when sizes are asked for or the ring is created
-        (RingError)."""
+        world (0: no state is kept), `restart_base` what the ring's epoch is added to, `server` the number of
+        the inference server that acts for the `groups` of agents, plus 1 (0: the producer does, for all at
+        once). Raises ValueError for what the struct cannot hold; the rest is checked in C when sizes are
+        asked for or the ring is created (RingError)."""
         params = dict(params or {})
         continuous = not choices
         heads = len(action_low) if continuous else len(choices)

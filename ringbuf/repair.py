@@ -36,6 +36,12 @@ class Repair:
             self._rings[ring].sweep_learner(process, consumed, blameless)
             self._rings[ring].set_owner(None)
 
+    def of_server(self, server: int) -> None:
+        """Its producers give up the slots they are writing."""
+        for ring in self._rings:
+            if ring.plan.server == server + 1:
+                ring.sweep_server()
+
     def hand_over(self, learner: int) -> None:
         """To a learner that is about to start: its rings, always the same."""
         for ring in self.rings_of(learner):

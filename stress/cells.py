@@ -251,6 +251,10 @@ class Matrix:
         for _, kinds in self._blocks:
             for kind in kinds:
                 count = int(kind.document.config.producers.count)
+                if kind.document.config.servers:
+                    raise kind.document.error(
+                        "policy.placement", "a study starts no inference servers; needs producer"
+                    )
                 if (kind.task, count) not in seen:
                     seen.add((kind.task, count))
                     fit(kind.document, self._machine)

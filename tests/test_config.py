@@ -350,7 +350,15 @@ def test_a_wrong_override_is_named_instead_of_a_line(problems, override, text):
             "supervisor.min_producers: 1 producers for 2 learners (learner.count), of which each needs one; "
             "needs 2 or more",
         ),
-        (["policy.placement=server"], "policy.placement: an inference server comes with a later version"),
+        (
+            ["policy.placement=server", "ring.full=drop_oldest", "staleness.limit=none"],
+            "ring.full: an inference server writes into slots alone",
+        ),
+        (["policy.placement=server", "server.count=3"], "server.count: every server acts for equally many"),
+        (["policy.placement=producer", "policy.module=a.b:C"], "policy.placement: a producer runs no torch"),
+        (["policy.module=a.b:C", "policy.normalize_obs=true"], "policy.normalize_obs: is for described"),
+        (["policy.module=a.b:C", "learner.normalize_value=true"], "learner.normalize_value: is for"),
+        (["policy.module=a.b"], "policy.module: found a.b"),
         (["archive.enabled=true"], "archive.enabled: recording comes with a later version"),
         (["learner.max_lag=3"], "learner.max_lag: masks steps that staleness.limit already keeps out"),
         (

@@ -29,18 +29,21 @@ ABSENT_AT_FIRST = {
 
 
 class Machine:
-    """The shared memory of a run of two producers, whose counters the test writes itself."""
+    """The shared memory of a run of two producers and an inference server, whose counters the test writes
+    itself."""
 
     def __init__(self, directory, learners=1):
         run_file = directory / "run.yaml"
         run_file.write_text(
             f"sim: {{name: cartpole}}\nproducers: {{agents: 8, count: 2}}\nlearner: {{count: {learners}}}\n"
+            "policy: {placement: server}\n"
         )
         self.segments = Segments(prepare(str(run_file), []), uuid.uuid4())
-        self.table = Table.of(2, learners)
+        self.table = Table.of(2, learners, 1)
         control = self.segments.control
         own = procfs.usage(os.getpid())
-        rows = [("producer", 0), ("producer", 1), *(("learner", i) for i in range(learners)), ("exporter", 0)]
+        rows = [("producer", 0), ("producer", 1), *(("learner", i) for i in range(learners))]
+        rows += [("exporter", 0), ("server", 0)]
         for slot, (role, index) in zip(self.table.all, rows, strict=True):
             control.set_process(
                 slot,

@@ -91,7 +91,7 @@ def test_wrong_usage(folder, arguments, message):
         ("run.seed=18446744073709551616", r"run.seed: found 18446744073709551616; needs a whole number"),
         ("producers.count=999", r"producers.count: found 999; needs 509 or fewer"),
         ("policy.recurrent=gru", r"policy.recurrent: found gru \(a text\); needs none, lstm or mingru"),
-        ("policy.placement=server", r"an inference server comes with a later version"),
+        ("policy.module=nowhere.to_be:Found", r"policy.module: .*No module named 'nowhere'"),
     ],
 )
 def test_a_wrong_configuration(folder, override, message):
