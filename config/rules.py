@@ -167,7 +167,7 @@ def conflicts(config: Config) -> tuple[list[tuple[str, str]], list[str]]:
         f"a minibatch of {minibatch} segments of {horizon} steps cannot be divided by {parts}",
     )
     need(
-        config.learner.burn_in == 0 or config.policy.recurrent != "none",
+        config.learner.burn_in == 0 or config.policy.recurrent != "none" or config.policy.module != "",
         "learner.burn_in",
         "warms up the state of a recurrent policy, but policy.recurrent is none; needs 0",
     )
