@@ -263,6 +263,14 @@ def test_a_collapsed_gaussian_ends_no_learner():
 # The mean ratio
 
 
+def test_a_policy_that_has_left_every_action_behind_is_no_alarm_and_ends_no_learner():
+    pool = Pool()
+    pool.add(torch.full((8, 4), -60.0), None)
+    mean, limit = pool.judge()
+    assert mean == pytest.approx(0.0, abs=1e-6)
+    assert math.isnan(limit)
+
+
 def drawn(rng, horizon=8, agents=16, spread=0.3, shift=0.0):
     """log w of a segment's steps that go together, whose mean w is exp(shift)."""
     common = rng.normal(size=(1, agents)) * spread
