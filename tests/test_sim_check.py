@@ -36,6 +36,10 @@ OURS: dict[str, tuple[dict[str, float], list[str]]] = {
     "cartpole": ({"max_steps": 25}, ["meaning", "masks"]),
     "memory": ({"corridor": 3, "patience": 2}, ["meaning", "masks"]),
     "pendulum": ({"max_steps": 25}, ["meaning", "masks"]),
+    "realm": (
+        {"width": 48, "height": 40, "agents": 8, "patience": 50, "view_width": 20, "view_height": 9},
+        ["masks"],
+    ),
     "slowtail": ({"mean_us": 0.5}, ["meaning", "masks", "after_truncation"]),
     "tabular": ({"max_steps": 25}, ["meaning", "masks"]),
 }
