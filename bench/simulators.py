@@ -2,6 +2,8 @@
 
     python bench/simulators.py [NAME ...] [--worlds N] [--seconds S] [--json FILE]
 
+N worlds, or fewer where a world holds many agents: as many agents as N worlds of one have, or one world.
+
 Actions are random and laid down before; the worlds are stepped by host.c's loop, as in a producer, into one
 row of observations that is used again and again. Seconds are those of the processor, so that others who share
 the core take little away, and of the best of several rounds. Beside them stands memset of as many bytes, the
@@ -67,6 +69,7 @@ def write_seconds(rows: np.ndarray) -> float:
 def measure(name: str, worlds: int, seconds: float) -> Result:
     """Plays `name` for about `seconds`."""
     simulator = load(name)
+    worlds = max(1, worlds // simulator.shape().agents)
     with simulator.create(worlds) as played:
         actions = random_actions(played.shape, played.agents)
         played.reset()
