@@ -69,6 +69,10 @@ class Rig:
         """Ring `ring` as its owner learner (process 1) has it."""
         return self._keep(Ring.attach(self.rings[ring].fd, self.process(process), "learner"))
 
+    def server(self, ring=0):
+        """Ring `ring` as its inference server (process 90) has it."""
+        return self._keep(Ring.attach(self.rings[ring].fd, self.process(90), "server"))
+
     def writer(self):
         """The weights channel as its writer has it."""
         return self._keep(Weights.attach(self.channel.fd, "writer"))

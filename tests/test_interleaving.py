@@ -9,7 +9,7 @@ import pytest
 from rings import produce
 from stepper import Stepper
 
-from ringbuf import Weights
+from ringbuf import MAX_LEARNERS, Weights
 
 pytestmark = pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.soak)])
 
@@ -139,3 +139,34 @@ def test_a_learner_that_looks_during_a_save_sees_the_whole_state_or_is_woken(sav
                 slept += 1
     assert saw > 0
     assert slept > 0
+
+
+def test_a_server_that_looks_while_it_is_asked_sees_the_question_or_is_woken(rig, every):
+    run = rig(slots=2, horizon=2, worlds=2, server=1, groups=2)
+    server, control = run.server(), run.process(90)
+    saw, slept = 0, 0
+    with Stepper(every, run, "ask") as stepper:
+        for _ in stepper.stops():
+            seen = control.bell_value(MAX_LEARNERS)
+            question = server.question(0, 0)
+            stepper.go()
+            if question is not None:
+                assert question[2:5] == (7, 1, 9)
+                saw += 1
+            else:
+                assert control.bell_wait(MAX_LEARNERS, seen, 0)
+                slept += 1
+    assert saw > 0
+    assert slept > 0
+
+
+def test_a_producer_that_looks_while_it_is_answered_sees_the_answer_or_is_woken(rig, every):
+    run = rig(slots=2, horizon=2, worlds=2, server=1, groups=2)
+    producer = run.producer()
+    number = producer.ask(0, 0, 1, 9, 0, 0)
+    with Stepper(every, run, "answer") as stepper:
+        for _ in stepper.stops():
+            assert producer.answered(0, number, 0) in ("answered", "unanswered")
+            stepper.go()
+            assert producer.wait_answer(0, number, 0, 0)
+            assert producer.answered(0, number, 0) == "answered"

@@ -380,3 +380,65 @@ def test_load(rig, every):
             seen.add((saved_state(run), raw["state_load"]))
     between = {(2, 0)}  # whole, and not yet to be taken up: one instruction long
     assert seen | between == {(1, 0), (None, 0), (2, 0), (2, 1)}
+
+
+SERVED = {"server": 1, "groups": 2}
+
+
+def asks_and_is_answered(run):
+    """A new producer's question reaches a server of the life that now is, and its answer the producer."""
+    producer, server, life = run.producer(), run.server(), run.ring.server_life
+    for group in (0, 1):
+        number = producer.ask(group, life, 0, 4, 5, 6)
+        assert server.question(group, life)[0] == number
+        assert server.question(group, life + 1) is None
+        assert producer.answered(group, number, life) == "unanswered"
+        server.answer(group, number)
+        assert producer.answered(group, number, life) == "answered"
+        assert server.question(group, life) is None
+    producer.close()
+    server.close()
+
+
+def test_ask(rig, every):
+    """A question is seen whole or not at all, and the next producer's is another one."""
+    run = prepared(rig, 0, **SERVED)
+    server = run.server()
+    seen = set()
+    with Stepper(every, run, "ask") as stepper:
+        for _ in stepper.kills():
+            question = server.question(0, 0)
+            assert question is None or question[2:5] == (7, 1, 9)
+            seen.add(question is None)
+            recover(run)
+            asks_and_is_answered(run)
+    assert seen == {True, False}
+
+
+def test_answer(rig, every):
+    """The server was killed while it answered: the producer has the answer, or learns of the death."""
+    run = prepared(rig, 0, **SERVED)
+    producer = run.producer()
+    number = producer.ask(0, 0, 1, 9, 0, 0)
+    seen = set()
+    with Stepper(every, run, "answer") as stepper:
+        for _ in stepper.kills():
+            for _ in range(2):
+                run.ring.sweep_server()
+            seen.add(found := producer.answered(0, number, 0))
+            assert found in ("answered", "server_died")
+            run.ring.sweep_producer()
+            asks_and_is_answered(run)
+    assert seen == {"answered", "server_died"}
+
+
+def test_sweep_of_a_server(rig, every):
+    run = prepared(rig, 0, **SERVED)
+    producer = run.producer()
+    number = producer.ask(0, 0, 1, 9, 0, 0)
+    with Stepper(every, run, "sweep_server") as stepper:
+        for _ in stepper.kills():
+            run.ring.sweep_server()
+            assert producer.answered(0, number, 0) == "server_died"
+            run.ring.sweep_producer()
+            asks_and_is_answered(run)

@@ -7,6 +7,7 @@
  * "done" when the child is reaped. */
 #include "ringbuf/channel.h"
 #include "ringbuf/learner.h"
+#include "ringbuf/serving.h"
 #include "ringbuf/state.h"
 #include "ringbuf/sweep.h"
 
@@ -90,6 +91,14 @@ static void operate(const char *operation, hr_ring *ring, hr_weights *weights, u
         ((hr_state_head *)copy)->step = sequence;
         memset(copy + sizeof(hr_state_head), (int)sequence, ring->plan.state_bytes - sizeof(hr_state_head));
         need(hr_state_load(ring, ring_fd, copy, ring->plan.state_bytes, error, sizeof error) == 0, "load");
+    } else if (strcmp(operation, "ask") == 0) {
+        need(hr_serving_ask(ring, 0, &(hr_question){.life = sequence, .sequence = 7, .t = 1, .step = 9}) > 0, "ask");
+    } else if (strcmp(operation, "answer") == 0) {
+        hr_question q;
+        need(hr_serving_question(ring, 0, sequence, &q), "question");
+        hr_serving_answer(ring, 0, q.number, 0);
+    } else if (strcmp(operation, "sweep_server") == 0) {
+        hr_sweep_server(ring);
     } else if (strcmp(operation, "publish") == 0) {
         static float values[8];
         for (int i = 0; i < 8; i++)
@@ -109,7 +118,7 @@ static void child(char **argv)
     hr_weights weights;
     const int produces = strcmp(operation, "produce") == 0 || strcmp(operation, "announce") == 0 ||
                          strcmp(operation, "give_up") == 0 || strcmp(operation, "skip") == 0 ||
-                         strcmp(operation, "save") == 0;
+                         strcmp(operation, "save") == 0 || strcmp(operation, "ask") == 0;
     const int learns = strcmp(operation, "train") == 0 || strcmp(operation, "examine") == 0 ||
                        strcmp(operation, "consume") == 0 || strcmp(operation, "drop") == 0 ||
                        strcmp(operation, "grant") == 0 || strcmp(operation, "load") == 0 ||
@@ -118,7 +127,10 @@ static void child(char **argv)
     need(hr_control_attach(&control, atoi(argv[1]), produces ? 100 : 1, error, sizeof error) == 0, "control");
     need((produces
               ? hr_ring_attach(&ring, ring_fd, &control, error, sizeof error)
-              : hr_ring_map(&ring, ring_fd, &control, learns ? HR_ACCESS_LEARNER : HR_ACCESS_SUPERVISOR,
+              : hr_ring_map(&ring, ring_fd, &control,
+                            learns                               ? HR_ACCESS_LEARNER
+                            : strcmp(operation, "answer") == 0 ? HR_ACCESS_SERVER
+                                                                 : HR_ACCESS_SUPERVISOR,
                             error, sizeof error)) == 0,
          "ring");
     need(hr_weights_map(&weights, atoi(argv[3]), HR_WEIGHTS_WRITE, error, sizeof error) == 0, "weights");

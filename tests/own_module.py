@@ -1,0 +1,58 @@
+"""A network of a user's own, for tests: what no policy program describes."""
+
+import torch
+from torch import nn
+
+
+class Attentive(nn.Module):
+    """Softmax attention over learned slots, in front of a GRU."""
+
+    def __init__(self, spec, settings):
+        super().__init__()
+        width, self.units = spec["obs"]["shape"][0], settings["recurrent_width"]
+        choices = sum(head["choices"] for head in spec["heads"])
+        self.keys = nn.Parameter(torch.randn(4, width) * 0.3)
+        self.values = nn.Parameter(torch.randn(4, width) * 0.3)
+        self.cell = nn.GRUCell(2 * width, self.units)
+        self.logits, self.value = nn.Linear(self.units, choices), nn.Linear(self.units, 1)
+        nn.init.zeros_(self.logits.weight)
+
+    def initial_state(self, agents):
+        return self.keys.new_zeros(agents, self.units)
+
+    def step(self, obs, state):
+        x = obs.float()
+        read = torch.softmax(x @ self.keys.t(), -1) @ self.values
+        state = self.cell(torch.cat([x, read], -1), state)
+        return self.logits(state), self.value(state).squeeze(-1), state
+
+
+class Plain(nn.Module):
+    """Not recurrent, and for continuous actions."""
+
+    def __init__(self, spec, settings):
+        super().__init__()
+        self.body = nn.Linear(spec["obs"]["shape"][0], 8)
+        self.log_std = nn.Parameter(torch.zeros(len(spec["heads"])))
+        self.mean, self.value = nn.Linear(8, len(spec["heads"])), nn.Linear(8, 1)
+
+    def forward(self, obs):
+        x = torch.tanh(self.body(obs.float()))
+        return self.mean(x), self.value(x).squeeze(-1)
+
+
+class Slanted(Attentive):
+    """Gives one logit too many."""
+
+    def step(self, obs, state):
+        logits, value, state = super().step(obs, state)
+        return torch.cat([logits, logits[:, :1]], -1), value, state
+
+
+class Forgetful(Attentive):
+    """Its unroll does not do what its step does."""
+
+    def unroll(self, obs, state0, reset_before):
+        logits, value, state = self.step(obs[0], state0 + 1)
+        self.logits.bias.data[0] = 1.0
+        return logits.expand(len(obs), *logits.shape), value.expand(len(obs), *value.shape), state

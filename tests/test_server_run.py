@@ -1,0 +1,103 @@
+"""Whole runs with an inference server, whatever is killed in them."""
+
+import json
+import os
+import random
+import signal
+import time
+
+import pytest
+from command import ROOT
+
+from monitor import rundir
+
+SERVED = ("policy.placement=server", "policy.recurrent=mingru", "policy.recurrent_width=8")
+
+
+def lines(run):
+    return [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+
+
+def is_right(run, code=0):
+    """It ended well: the books balance, and whatever was audited has the labels it should have."""
+    assert run.end() == code, run.said()
+    summary = rundir.read_json(run.path / rundir.SUMMARY)
+    slots = summary["slots"]
+    assert slots["committed"] == slots["consumed"] + slots["dropped"]
+    assert slots["in_flight"] == 0
+    audited = [one for one in lines(run) if one["audit_label_error"] is not None]
+    assert audited
+    assert all(one["audit_label_error"] <= one["audit_label_tolerance"] for one in audited)
+    return summary
+
+
+def kills(run, role, index=0):
+    """Kills a process and waits until another is in its place and works; returns how far the run has come."""
+    pid = run.kill(role, index)
+
+    def another(status):
+        now = [one for one in status["processes"] if (one["role"], one["index"]) == (role, index)]
+        return now and now[0]["pid"] not in (0, pid) and now[0]["state"] == "running"
+
+    return run.until(another)["updates"]
+
+
+def test_a_run_goes_on_whatever_of_its_server_and_producers_is_killed(start):
+    run = start(*SERVED, "server.count=1", "checkpoint.interval_seconds=1e9")
+    run.running()
+    for role, index in (("server", 0), ("producer", 1), ("server", 0)):
+        before = kills(run, role, index)
+        run.until(lambda status, before=before: status["updates"] > before + 2)
+    run.process.send_signal(signal.SIGTERM)
+    summary = is_right(run)
+    assert (summary["restarts"]["server"], summary["restarts"]["producer"]) == (2, 1)
+    assert summary["server"]["rows"] > summary["steps"] > 0
+    assert 0 <= summary["lag"]["max"] <= 1
+
+
+def test_a_module_of_the_users_own_learns_in_a_synchronous_run_whose_server_is_killed(start):
+    run = start(
+        "policy.module=own_module:Attentive", "policy.recurrent_width=8", "producers.agents=16", "mode=sync",
+        "stop.versions=12", "evaluate.episodes=8", "learner.precision=float32",
+        environment={"PYTHONPATH": str(ROOT / "tests")},
+    )  # fmt: skip
+    run.running()
+    kills(run, "server")
+    summary = is_right(run)
+    assert (summary["version"], summary["restarts"]["server"]) == (12, 1)
+    assert summary["lag"]["max"] == 0
+    assert summary["score"]["evaluated"]["n"] == 8
+    steps = [one["update_ratio"] for one in lines(run)]
+    assert all(one > 0 for one in steps)
+
+
+@pytest.mark.soak
+def test_a_run_goes_on_under_random_kills_and_stops(start):
+    """HEADRACE_SOAK_SECONDS of SIGKILL, SIGSTOP and SIGCONT, several servers, all modes by turns."""
+    seconds = float(os.environ.get("HEADRACE_SOAK_SECONDS", 60))
+    drawn = random.Random(os.environ.get("HEADRACE_SOAK_SEED", "1"))
+    for mode in ("async", "sync"):
+        run = start(
+            *SERVED, f"mode={mode}", "server.count=2", "producers.count=2", "supervisor.max_failures=1000",
+            "supervisor.backoff_seconds=0.01", "supervisor.backoff_max_seconds=0.1",
+        )  # fmt: skip
+        run.running()
+        until, killed = time.monotonic() + seconds / 2, 0
+        while time.monotonic() < until:
+            role, index = drawn.choice(("server", "producer")), drawn.randrange(2)
+            pid = run.pid(role, index)
+            try:
+                os.kill(pid, signal.SIGSTOP)
+                time.sleep(drawn.random() * 0.05)
+                os.kill(pid, drawn.choice((signal.SIGKILL, signal.SIGCONT)))
+                killed += 1
+            except ProcessLookupError:
+                pass  # it died before, and is not in the file any more
+            before = run.status()["updates"]
+            if drawn.random() < 0.3:
+                run.until(lambda status, before=before: status["updates"] > before)
+            time.sleep(drawn.random())
+        run.process.send_signal(signal.SIGTERM)
+        summary = is_right(run)
+        assert killed > 0
+        assert sum(summary["restarts"].values()) > 0
