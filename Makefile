@@ -29,6 +29,7 @@ RINGBUF_C := $(filter-out $(EXTENSION_C),$(wildcard ringbuf/*.c))
 POLICY_C := $(wildcard producers/policy*.c)
 PRODUCER_C := $(filter-out $(POLICY_C),$(wildcard producers/*.c))
 LOSS_C := $(wildcard consumers/loss*.c)
+GATHERED_C := $(wildcard consumers/gathered.c producers/policy_multihot.c producers/policy_linear.c)
 HOST_C := $(wildcard sims/host.c)
 SIM_SO := $(foreach c,$(wildcard sims/*/*.c),$(if $(filter $(notdir $(c:.c=)),$(notdir $(patsubst %/,%,$(dir $c)))),$(c:.c=.so)))
 
@@ -37,7 +38,8 @@ EXTENSION_O := $(call objects,$(EXTENSION_C))
 
 # What can be built from the sources that are here.
 NATIVE := $(if $(EXTENSION_C),ringbuf/_ring.abi3.so) $(if $(PRODUCER_C),producers/producer) \
-	$(if $(POLICY_C),producers/policy.so) $(if $(LOSS_C),consumers/loss.so) $(if $(HOST_C),sims/host.so) $(SIM_SO)
+	$(if $(POLICY_C),producers/policy.so) $(if $(LOSS_C),consumers/loss.so) $(if $(GATHERED_C),consumers/gathered.so) \
+	$(if $(HOST_C),sims/host.so) $(SIM_SO)
 
 .PHONY: build run test bench check clean prerequisites FORCE
 .DEFAULT_GOAL := build
@@ -62,7 +64,7 @@ check: build
 	$(PY) -m pytest -q tests/test_lock.py
 
 clean:
-	rm -rf $(B) ringbuf/_ring.abi3.so producers/producer producers/policy.so consumers/loss.so sims/host.so sims/*/*.so
+	rm -rf $(B) ringbuf/_ring.abi3.so producers/producer producers/policy.so consumers/loss.so consumers/gathered.so sims/host.so sims/*/*.so
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
@@ -117,6 +119,9 @@ producers/policy.so: $(call objects,$(POLICY_C))
 	$(shared)
 
 consumers/loss.so: $(call objects,$(LOSS_C))
+	$(shared)
+
+consumers/gathered.so: $(call objects,$(GATHERED_C))
 	$(shared)
 
 producers/producer: $(call objects,$(PRODUCER_C) $(POLICY_C) $(RINGBUF_C) $(HOST_C))

@@ -12,13 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from consumers import distributions, onednn, recurrent
-from producers.program import Op, Program, ProgramError, Weight
+from consumers import convolution, distributions, multihot, onednn, recurrent
+from consumers.steps import Step, head_of, plan
+from producers.program import READS_BYTES, Program, Weight
 
-_KINDS = {
-    "cast_affine", "slice", "reshape", "linear", "add", "mul", "activation", "lstm", "mingru", "concat",
-    "mask", "head",
-}  # fmt: skip
 _ACTIVATIONS = {
     "relu": torch.relu,
     "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
@@ -26,20 +23,6 @@ _ACTIVATIONS = {
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
 }
-
-
-@dataclass(frozen=True)
-class _Step:
-    """One operation; or a linear one with the ReLU behind it; or several linear ones that read the same
-    buffer, as one matrix product."""
-
-    op: Op
-    outputs: tuple[int, ...]  # buffers
-    sizes: tuple[int, ...]  # their widths
-    weights: tuple[str, ...]  # names of parameters or buffers; of linear operations W only
-    biases: tuple[str, ...] = ()  # of linear operations
-    terminal: bool = False  # linear: the outputs are logits and value, and nothing else reads them
-    relu: bool = False  # linear
 
 
 @dataclass
@@ -67,8 +50,8 @@ class PolicyModel(nn.Module):
         """Initialises as the program says (orthogonal by gain, else constant), from `seed` alone."""
         super().__init__()
         self.program = program
-        self._steps = _plan(program)
-        self._logits = program.ops[_head(program)].inputs[0]
+        self._steps = plan(program)
+        self._logits = program.ops[head_of(program)].inputs[0]
         self._obs_shape = program.buffers[program.obs].shape
         self._fusible = onednn.is_available()
         self._flat = torch.empty(program.count)
@@ -186,8 +169,10 @@ class PolicyModel(nn.Module):
     def obs_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """In which dtype observations may be held for passes in autocast `dtype` without changing any result:
         whoever copies them anyway saves the cast. bfloat16 holds bytes exactly, and where a program leaves
-        observations as they are they are rounded either way."""
+        observations as they are they are rounded either way. Bytes that stand for categories stay bytes."""
         source = self.program.buffers[self.program.obs].dtype
+        if any(op.kind in READS_BYTES for op in self.program.ops):
+            return torch.uint8
         casts = [op.attrs for op in self.program.ops if op.kind == "cast_affine"]
         plain = all(a["scale"] == 1 and a["offset"] == 0 and not a["per_feature"] for a in casts)
         return dtype if source in ("uint8", "int8") or (source == "float32" and plain) else torch.float32
@@ -239,7 +224,7 @@ class PolicyModel(nn.Module):
 
     def _run(
         self,
-        step: _Step,
+        step: Step,
         values: dict[int | None, Tensor],
         memory: _Memory | None,
         dtype: torch.dtype,
@@ -251,6 +236,15 @@ class PolicyModel(nn.Module):
         match op.kind:
             case "linear":
                 values.update(zip(step.outputs, self._linear(step, x, dtype, fused)))
+            case "conv2d":
+                values[output] = self._convolve(step, x, dtype, fused)
+            case "multihot_conv2d":
+                values[output] = self._convolve_multihot(step, x, dtype)
+            case "embedding":
+                values[output] = self._embed(step, x).to(dtype)
+            case "layer_norm":
+                scale, bias = (self._tensors[name] for name in step.weights)
+                values[output] = F.layer_norm(x.float(), scale.shape, scale, bias, op.attrs["epsilon"])
             case "activation":
                 values[output] = _ACTIVATIONS[op.attrs["function"]](x)
             case "lstm" | "mingru":
@@ -272,22 +266,42 @@ class PolicyModel(nn.Module):
                 mask = values.get(self.program.mask)
                 values[output] = x if mask is None else torch.where(mask, x, -torch.inf)
 
-    def _linear(self, step: _Step, x: Tensor, dtype: torch.dtype, fused: bool) -> Sequence[Tensor]:
+    def _linear(self, step: Step, x: Tensor, dtype: torch.dtype, fused: bool) -> Sequence[Tensor]:
         weight = self._joined(step.weights)
         bias = self._joined(step.biases) if step.biases else None
-        if fused:
-            y = onednn.linear(x.to(dtype), weight, bias, relu=step.relu)
-        else:
-            y = F.linear(x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
-            if step.relu:
-                y = torch.relu_(y)
+        y = _product(x.to(dtype), weight, bias, step.relu, fused)
         if not step.terminal:
             return (y,)
         # Few columns, of which softmax and loss read one after another: they are laid out so.
         columns = y.t().float().contiguous()
         return [column.t() for column in columns.split(step.sizes)]
 
-    def _remember(self, step: _Step, x: Tensor, memory: _Memory, dtype: torch.dtype) -> Tensor:
+    def _convolve(self, step: Step, x: Tensor, dtype: torch.dtype, fused: bool) -> Tensor:
+        weight, bias = self._joined(step.weights), self._joined(step.biases)
+        shape, stride = self.program.buffers[step.op.inputs[0]].shape, step.op.attrs["stride"]
+        if not convolution.takes_patches(x.device):
+            y = convolution.dense(x.to(dtype), shape, weight.to(dtype), bias.to(dtype), stride)
+            return torch.relu_(y) if step.relu else y
+        patches = convolution.patches(x.to(dtype), shape, (weight.shape[2], weight.shape[3]), stride)
+        return _product(patches, weight.permute(0, 2, 3, 1).flatten(1), bias, step.relu, fused).view(
+            len(x), -1
+        )
+
+    def _convolve_multihot(self, step: Step, x: Tensor, dtype: torch.dtype) -> Tensor:
+        weight, bias, attrs = self._joined(step.weights), self._joined(step.biases), step.op.attrs
+        kernel = (weight.shape[2], weight.shape[3])
+        geometry = multihot.Geometry(
+            attrs["rows"], attrs["columns"], attrs["values"], kernel, attrs["stride"], len(weight)
+        )
+        grid = x[:, attrs["start"] : attrs["start"] + geometry.width]
+        return multihot.convolve(grid, weight, bias, geometry, relu=step.relu, dtype=dtype)
+
+    def _embed(self, step: Step, x: Tensor) -> Tensor:
+        table, start = self._joined(step.weights), step.op.attrs["start"]
+        codes = x[:, start : start + step.sizes[0] // table.shape[1]]
+        return F.embedding(codes.int().clamp(max=len(table) - 1), table).flatten(1)
+
+    def _remember(self, step: Step, x: Tensor, memory: _Memory, dtype: torch.dtype) -> Tensor:
         """The recurrent layer's outputs [n, units] for the rows x [n, in] of all steps."""
         x, units, at = x.to(dtype), step.sizes[0], step.op.attrs["state"]
         weights = [self._tensors[name] for name in step.weights]
@@ -312,8 +326,9 @@ class PolicyModel(nn.Module):
             return self._tensors[names[0]]
         return torch.cat([self._tensors[name] for name in names])
 
-    def _cast(self, step: _Step, x: Tensor) -> Tensor:
-        scale, offset, clip = (step.op.attrs[name] for name in ("scale", "offset", "clip"))
+    def _cast(self, step: Step, x: Tensor) -> Tensor:
+        scale, offset, clip, start = (step.op.attrs[name] for name in ("scale", "offset", "clip", "start"))
+        x = x[:, start : start + step.sizes[0]]
         if step.weights:
             mean, inv_std = (self._tensors[name] for name in step.weights)
             x = (x.float() - mean) * inv_std
@@ -322,57 +337,12 @@ class PolicyModel(nn.Module):
         return x.clamp(-clip, clip) if clip > 0 else x
 
 
-def _head(program: Program) -> int:
-    return next(index for index, op in enumerate(program.ops) if op.kind == "head")
-
-
-def _plan(program: Program) -> list[_Step]:
-    """The operations as steps; see _Step for what becomes one."""
-    unknown = {op.kind for op in program.ops} - _KINDS
-    if unknown:
-        raise ProgramError(f"not implemented in the torch module: {', '.join(sorted(unknown))}")
-    readers: dict[int, list[Op | None]] = {}  # None: the value is read outside
-    if program.value is not None:
-        readers[program.value] = [None]
-    for op in program.ops:
-        for buffer in op.inputs:
-            readers.setdefault(buffer, []).append(op)
-
-    def is_terminal(op: Op) -> bool:
-        kinds = {reader and reader.kind for reader in readers.get(op.output, ())}
-        return op.kind == "linear" and kinds <= {"mask", "head", None}
-
-    def relu_behind(op: Op) -> Op | None:
-        reader = readers[op.output][0] if len(readers.get(op.output, ())) == 1 else None
-        is_relu = reader is not None and reader.attrs.get("function") == "relu"
-        return reader if op.kind == "linear" and is_relu else None
-
-    steps: list[_Step] = []
-    done: set[int] = set()
-    for index, op in enumerate(program.ops):
-        if op.output in done or op.kind == "head":
-            continue
-        group = [op]
-        for other in program.ops[index + 1 :] if is_terminal(op) else ():
-            same = other.inputs == op.inputs and len(other.weights) == len(op.weights)
-            if is_terminal(other) and same:
-                group.append(other)
-        relu = relu_behind(op)
-        outputs = tuple(member.output for member in group) if relu is None else (relu.output,)
-        done.update(outputs)
-        own = 1 if op.kind == "linear" else len(op.weights)  # a linear operation's second weight is its bias
-        steps.append(
-            _Step(
-                op,
-                outputs,
-                sizes=tuple(program.buffers[output].width for output in outputs),
-                weights=tuple(weight.name for member in group for weight in member.weights[:own]),
-                biases=tuple(weight.name for member in group for weight in member.weights[own:]),
-                terminal=is_terminal(op),
-                relu=relu is not None,
-            )
-        )
-    return steps
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool, fused: bool) -> Tensor:
+    """x Wᵀ + b in x's dtype, and perhaps a ReLU."""
+    if fused:
+        return onednn.linear(x, weight, bias, relu=relu)
+    y = F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
+    return torch.relu_(y) if relu else y
 
 
 def _register(module: nn.Module, name: str, tensor: Tensor) -> None:

@@ -12,20 +12,17 @@
 #include <unistd.h>
 
 #include "plan.h"
+#include "policy_conv2d.h"
 #include "policy_linear.h"
+#include "policy_multihot.h"
 #include "policy_program.h"
 #include "policy_recurrent.h"
+#include "policy_rowwise.h"
 #include "policy_sample.h"
 
 enum { ROW_UNIT = 48, BLOCK_BYTES = 256 * 1024, L2_BYTES_UNKNOWN = 1024 * 1024, ALIGNMENT = 64 };
 _Static_assert(ROW_UNIT % LINEAR_ROWS == 0 && ROW_UNIT % SAMPLE_ROWS == 0,
                "tiles and groups never leave a block");
-
-/* A buffer's rows of the block at hand. */
-typedef struct view {
-    float *data;
-    size_t stride; /* floats */
-} view;
 
 struct hr_policy {
     program_plan plan;
@@ -34,7 +31,7 @@ struct hr_policy {
     view *own;      /* [buffers] in the arena; data NULL where never written */
     view *rows;     /* [buffers] of the block at hand: own, or another's memory */
     float **packed; /* [steps] weights as the step's kernel wants them, or NULL */
-    float *scratch; /* of sample_rows */
+    float *scratch; /* of whatever step is at hand, and of sample_rows */
     float *gates;   /* scratch of recurrent_rows */
     gaussian_head gaussian;
     float *arena;
@@ -43,20 +40,71 @@ struct hr_policy {
 
 static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
-static recurrent_layer layer_of(const hr_policy *p, const program_step *s) {
+static const hr_buffer *input_of(const hr_policy *p, const program_step *s) { return p->plan.buffer + s->input[0]; }
+
+static recurrent_layer recurrent_of(const hr_policy *p, const program_step *s) {
     return (recurrent_layer){s->kind, p->plan.width[s->input[0]], p->plan.width[s->output]};
 }
 
+static conv2d conv2d_of(const hr_policy *p, const program_step *s) {
+    const uint32_t *in = input_of(p, s)->shape, *weight = s->weight[0].shape;
+    return (conv2d){in[0], in[1], in[2], weight[2], weight[3], (size_t)s->op->integer[HR_CONV_STRIDE], weight[0]};
+}
+
+static multihot multihot_of(const program_step *s) {
+    const int32_t *integer = s->op->integer;
+    const uint32_t *weight = s->weight[0].shape;
+    return multihot_make((size_t)integer[HR_MULTIHOT_ROWS], (size_t)integer[HR_MULTIHOT_COLUMNS],
+                         program_planes(s->op), integer + HR_MULTIHOT_VALUES, weight[2], weight[3],
+                         (size_t)integer[HR_MULTIHOT_STRIDE], weight[0]);
+}
+
 static size_t packed_floats(const hr_policy *p, const program_step *s) {
-    size_t in = p->plan.width[s->input[0]];
-    if (recurrent_gates(s->kind) > 0) {
-        recurrent_layer layer = layer_of(p, s);
+    size_t in = p->plan.width[s->input[0]], out = p->plan.width[s->output];
+    switch (s->kind) {
+    case HR_OP_CAST_AFFINE: return s->op->n_weights > 0 ? round_up(2 * out, 16) : 0;
+    case HR_OP_LINEAR: return linear_packed_floats(in, out);
+    case HR_OP_EMBEDDING: return round_up(s->weight[0].count, 16);
+    case HR_OP_LAYER_NORM: return round_up(2 * out, 16);
+    case HR_OP_CONV2D: {
+        conv2d conv = conv2d_of(p, s);
+        return conv2d_packed_floats(&conv);
+    }
+    case HR_OP_MULTIHOT_CONV2D: {
+        multihot hot = multihot_of(s);
+        return multihot_packed_floats(&hot);
+    }
+    case HR_OP_LSTM:
+    case HR_OP_MINGRU: {
+        recurrent_layer layer = recurrent_of(p, s);
         return recurrent_packed_floats(&layer);
     }
-    if (s->kind == HR_OP_LINEAR) return linear_packed_floats(in, p->plan.width[s->output]);
-    if (s->kind == HR_OP_CAST_AFFINE) return s->op->n_weights > 0 ? round_up(2 * in, 16) : 0;
-    return 0;
+    default: return 0;
+    }
 }
+
+/* Floats from one row of the step's output to the next. */
+static size_t output_floats(const hr_policy *p, const program_step *s) {
+    if (s->kind != HR_OP_CONV2D) return round_up(p->plan.width[s->output], 16);
+    conv2d conv = conv2d_of(p, s);
+    return round_up(conv2d_row_floats(&conv), 16);
+}
+
+/* Scratch memory that the step needs for any number of rows, and for each row. */
+static size_t scratch_floats(const program_step *s) {
+    if (s->kind == HR_OP_CONV2D) return s->weight[0].count;
+    if (s->kind != HR_OP_MULTIHOT_CONV2D) return 0;
+    multihot hot = multihot_of(s);
+    return multihot_scratch_bytes(&hot) / sizeof(float);
+}
+
+static size_t row_scratch_floats(const hr_policy *p, const program_step *s) {
+    if (recurrent_gates(s->kind) == 0) return 0;
+    recurrent_layer layer = recurrent_of(p, s);
+    return recurrent_scratch_floats(&layer);
+}
+
+static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
 static size_t choose_block_rows(uint32_t agents, size_t row_bytes, size_t weight_bytes) {
     long l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
@@ -69,22 +117,19 @@ static size_t choose_block_rows(uint32_t agents, size_t row_bytes, size_t weight
 /* One allocation for all that is written: activations, packed weights, scratch. */
 static bool allocate(hr_policy *p) {
     const program_plan *plan = &p->plan;
-    size_t row_floats = 0, gate_floats = 0, weight_floats = 0, choices = 0;
+    size_t row_floats = 0, gate_floats = 0, weight_floats = 0, scratch = 0;
     for (uint32_t i = 0; i < plan->n_steps; i++) {
-        weight_floats += packed_floats(p, plan->step + i);
-        if (!plan->step[i].alias || plan->step[i].kind == HR_OP_CAST_AFFINE)
-            row_floats += round_up(plan->width[plan->step[i].output], 16);
-        if (recurrent_gates(plan->step[i].kind) == 0) continue;
-        recurrent_layer layer = layer_of(p, plan->step + i);
-        size_t scratch = recurrent_scratch_floats(&layer);
-        if (scratch > gate_floats) gate_floats = scratch;
+        const program_step *s = plan->step + i;
+        weight_floats += packed_floats(p, s);
+        if (!s->alias || s->kind == HR_OP_CAST_AFFINE) row_floats += output_floats(p, s);
+        gate_floats = larger(gate_floats, row_scratch_floats(p, s));
+        scratch = larger(scratch, scratch_floats(s));
     }
     row_floats += gate_floats;
     for (uint32_t h = 0; h < plan->head->heads && !plan->head->continuous; h++)
-        if ((size_t)plan->head->choices[h] > choices) choices = (size_t)plan->head->choices[h];
+        scratch = larger(scratch, 2 * SAMPLE_ROWS * (size_t)plan->head->choices[h]);
     p->block_rows = choose_block_rows(p->agents, row_floats * sizeof(float), weight_floats * sizeof(float));
-    size_t scratch_floats = 2 * choices * SAMPLE_ROWS;
-    size_t floats = row_floats * p->block_rows + weight_floats + scratch_floats;
+    size_t floats = row_floats * p->block_rows + weight_floats + scratch;
     p->bytes = sizeof *p + floats * sizeof(float);
     p->arena = aligned_alloc(ALIGNMENT, round_up(floats * sizeof(float), ALIGNMENT));
     p->own = calloc(plan->head->buffers, sizeof *p->own);
@@ -96,7 +141,7 @@ static bool allocate(hr_policy *p) {
     float *next = p->arena;
     for (uint32_t i = 0; i < plan->n_steps; i++) {
         const program_step *s = plan->step + i;
-        size_t stride = round_up(plan->width[s->output], 16), packed = packed_floats(p, s);
+        size_t stride = output_floats(p, s), packed = packed_floats(p, s);
         if (packed) p->packed[i] = next;
         next += packed;
         if (s->alias && s->kind != HR_OP_CAST_AFFINE) continue;
@@ -140,72 +185,44 @@ uint32_t hr_policy_heads(const hr_policy *p) { return p->plan.head->heads; }
 uint32_t hr_policy_logits_width(const hr_policy *p) { return p->plan.head->logits; }
 uint64_t hr_policy_bytes(const hr_policy *p) { return p->bytes; }
 
+/* The weights of one step; `weight`: those of its operation, in their order. */
+static void load_step(hr_policy *p, const program_step *s, const float *const *weight, float *packed) {
+    size_t in = p->plan.width[s->input[0]], out = p->plan.width[s->output];
+    switch (s->kind) {
+    case HR_OP_LINEAR: linear_pack(weight[0], weight[1], in, out, packed); break;
+    case HR_OP_EMBEDDING: memcpy(packed, weight[0], s->weight[0].count * sizeof *packed); break;
+    case HR_OP_CONV2D: {
+        conv2d conv = conv2d_of(p, s);
+        conv2d_pack(&conv, weight[0], weight[1], packed, p->scratch);
+        break;
+    }
+    case HR_OP_MULTIHOT_CONV2D: {
+        multihot hot = multihot_of(s);
+        multihot_pack(&hot, weight[0], weight[1], packed);
+        break;
+    }
+    case HR_OP_LSTM:
+    case HR_OP_MINGRU: {
+        recurrent_layer layer = recurrent_of(p, s);
+        recurrent_pack(&layer, weight, packed);
+        break;
+    }
+    default: /* statistics of a cast, scale and bias of a layer norm */
+        if (packed == NULL) break;
+        memcpy(packed, weight[0], out * sizeof *packed);
+        memcpy(packed + out, weight[1], out * sizeof *packed);
+    }
+}
+
 void hr_policy_load(hr_policy *p, const float *flat) {
     for (uint32_t i = 0; i < p->plan.n_steps; i++) {
         const program_step *s = p->plan.step + i;
-        size_t in = p->plan.width[s->input[0]];
-        if (s->kind == HR_OP_LINEAR) {
-            const float *bias = s->op->n_weights > 1 ? flat + s->weight[1].offset : NULL;
-            linear_pack(flat + s->weight[0].offset, bias, in, p->plan.width[s->output], p->packed[i]);
-        } else if (recurrent_gates(s->kind) > 0) {
-            recurrent_layer layer = layer_of(p, s);
-            const float *weight[4] = {NULL};
-            for (uint32_t w = 0; w < s->op->n_weights; w++) weight[w] = flat + s->weight[w].offset;
-            recurrent_pack(&layer, weight, p->packed[i]);
-        } else if (s->kind == HR_OP_CAST_AFFINE && s->op->n_weights > 0) {
-            memcpy(p->packed[i], flat + s->weight[0].offset, in * sizeof(float));
-            memcpy(p->packed[i] + in, flat + s->weight[1].offset, in * sizeof(float));
-        }
+        const float *weight[4] = {NULL};
+        for (uint32_t w = 0; w < s->op->n_weights; w++) weight[w] = flat + s->weight[w].offset;
+        load_step(p, s, weight, p->packed[i]);
     }
     if (p->plan.log_std != NULL)
         gaussian_set(&p->gaussian, flat + p->plan.log_std->offset, p->plan.head->heads);
-}
-
-/* To float32: one row of `n` elements. */
-static void convert(const void *from, uint32_t dtype, float *to, size_t n) {
-    switch (dtype) {
-    case HR_UINT8:
-        for (size_t i = 0; i < n; i++) to[i] = (float)((const uint8_t *)from)[i];
-        break;
-    case HR_INT8:
-        for (size_t i = 0; i < n; i++) to[i] = (float)((const int8_t *)from)[i];
-        break;
-    case HR_INT32:
-        for (size_t i = 0; i < n; i++) to[i] = (float)((const int32_t *)from)[i];
-        break;
-    default: memcpy(to, from, n * sizeof *to); break;
-    }
-}
-
-static void cast_affine(const hr_policy *p, const program_step *s, const float *packed, const uint8_t *obs,
-                        size_t n) {
-    size_t width = p->plan.width[s->output];
-    uint32_t dtype = p->plan.buffer[s->input[0]].dtype;
-    float scale = s->op->real[HR_CAST_SCALE], offset = s->op->real[HR_CAST_OFFSET],
-          clip = s->op->real[HR_CAST_CLIP];
-    view out = p->own[s->output];
-    for (size_t r = 0; r < n; r++) {
-        float *y = out.data + r * out.stride;
-        convert(obs + r * width * program_dtype_bytes(dtype), dtype, y, width);
-        if (packed != NULL)
-            for (size_t i = 0; i < width; i++) y[i] = (y[i] - packed[i]) * packed[width + i];
-        else if (scale != 1.0f || offset != 0.0f)
-            for (size_t i = 0; i < width; i++) y[i] = y[i] * scale + offset;
-        if (clip > 0.0f)
-            for (size_t i = 0; i < width; i++) y[i] = y[i] > clip ? clip : y[i] < -clip ? -clip : y[i];
-    }
-    p->rows[s->output] = out;
-}
-
-static void elementwise(const program_step *s, view a, view b, view out, size_t width, size_t n) {
-    for (size_t r = 0; r < n; r++) {
-        const float *x = a.data + r * a.stride, *z = b.data + r * b.stride;
-        float *y = out.data + r * out.stride;
-        if (s->kind == HR_OP_ADD)
-            for (size_t i = 0; i < width; i++) y[i] = x[i] + z[i];
-        else
-            for (size_t i = 0; i < width; i++) y[i] = x[i] * z[i];
-    }
 }
 
 static size_t obs_row_bytes(const hr_policy *p) {
@@ -213,59 +230,80 @@ static size_t obs_row_bytes(const hr_policy *p) {
     return p->plan.width[obs] * program_dtype_bytes(p->plan.buffer[obs].dtype);
 }
 
-static void copy_columns(view from, size_t from_column, view to, size_t to_column, size_t width, size_t n) {
-    for (size_t r = 0; r < n; r++)
-        memcpy(to.data + r * to.stride + to_column, from.data + r * from.stride + from_column,
-               width * sizeof(float));
+/* One step on `n` rows, of which `obs` are the observations and `state` the recurrent state. */
+static void run_step(hr_policy *p, uint32_t i, const uint8_t *obs, float *state, size_t n) {
+    const program_plan *plan = &p->plan;
+    const program_step *s = plan->step + i;
+    const int32_t *integer = s->op->integer;
+    size_t in = plan->width[s->input[0]], width = plan->width[s->output], column = 0, tiles = round_up(n, LINEAR_ROWS);
+    size_t obs_bytes = obs_row_bytes(p);
+    view x = p->rows[s->input[0]], out = p->own[s->output];
+    p->rows[s->output] = out;
+    switch (s->kind) {
+    case HR_OP_CAST_AFFINE: {
+        uint32_t dtype = input_of(p, s)->dtype;
+        const uint8_t *from = obs + (size_t)integer[HR_CAST_START] * program_dtype_bytes(dtype);
+        cast c = {dtype, width, p->packed[i], s->op->real[HR_CAST_SCALE], s->op->real[HR_CAST_OFFSET],
+                  s->op->real[HR_CAST_CLIP]};
+        if (s->alias && n == tiles) p->rows[s->output] = (view){(float *)(uintptr_t)from, in};
+        else cast_rows(&c, from, obs_bytes, out, n);
+        break;
+    }
+    case HR_OP_EMBEDDING: {
+        size_t codes = s->weight[0].shape[0], each = s->weight[0].shape[1];
+        embedding_rows(obs + integer[HR_EMBEDDING_START], obs_bytes, width / each, p->packed[i], codes, each, out, n);
+        break;
+    }
+    case HR_OP_MULTIHOT_CONV2D: {
+        multihot hot = multihot_of(s);
+        multihot_rows(&hot, obs + integer[HR_MULTIHOT_START], obs_bytes, p->packed[i], out.data, out.stride, n,
+                      s->activation, p->scratch);
+        break;
+    }
+    case HR_OP_CONV2D: {
+        conv2d conv = conv2d_of(p, s);
+        conv2d_rows(&conv, x.data, x.stride, p->packed[i], out.data, out.stride, tiles, s->activation);
+        break;
+    }
+    case HR_OP_LINEAR:
+        linear_rows(x.data, x.stride, p->packed[i], in, width, out.data, out.stride, tiles, s->activation);
+        break;
+    case HR_OP_LSTM:
+    case HR_OP_MINGRU: {
+        recurrent_layer layer = recurrent_of(p, s);
+        recurrent_rows(&layer, x.data, x.stride, p->packed[i], state + integer[HR_RECURRENT_STATE],
+                       plan->head->state_width, out.data, out.stride, p->gates, n);
+        break;
+    }
+    case HR_OP_LAYER_NORM:
+        layer_norm_rows(x, p->packed[i], s->op->real[HR_LAYER_NORM_EPSILON], width, out, n);
+        break;
+    case HR_OP_ACTIVATION:
+        activation_rows(x.data, x.stride, out.data, out.stride, round_up(width, 16), n, s->activation);
+        break;
+    case HR_OP_RESHAPE: p->rows[s->output] = x; break;
+    case HR_OP_SLICE: copy_columns(x, (size_t)integer[HR_SLICE_START], out, 0, width, n); break;
+    case HR_OP_CONCAT:
+        for (uint32_t k = 0; k < s->n_inputs; k++) {
+            copy_columns(p->rows[s->input[k]], 0, out, column, plan->width[s->input[k]], n);
+            column += plan->width[s->input[k]];
+        }
+        break;
+    case HR_OP_ADD: add_rows(x, p->rows[s->input[1]], out, width, n); break;
+    default: multiply_rows(x, p->rows[s->input[1]], out, width, n); break;
+    }
 }
 
 /* All steps on the `n` rows from `first` on, in whole tiles: what stands in the rows behind n is old and goes
  * nowhere. */
 static void run_block(hr_policy *p, const void *all_obs, float *all_state, const uint8_t *reset_before,
                       size_t first, size_t n) {
-    const program_plan *plan = &p->plan;
     const uint8_t *obs = (const uint8_t *)all_obs + first * obs_row_bytes(p);
-    size_t state_width = plan->head->state_width;
+    size_t state_width = p->plan.head->state_width;
     float *state = state_width > 0 ? all_state + first * state_width : NULL;
     for (size_t r = 0; state != NULL && reset_before != NULL && r < n; r++)
         if (reset_before[first + r]) memset(state + r * state_width, 0, state_width * sizeof *state);
-    for (uint32_t i = 0; i < plan->n_steps; i++) {
-        const program_step *s = plan->step + i;
-        size_t in = plan->width[s->input[0]], width = plan->width[s->output], column = 0;
-        view x = p->rows[s->input[0]], out = p->own[s->output];
-        p->rows[s->output] = out;
-        switch (s->kind) {
-        case HR_OP_CAST_AFFINE:
-            if (s->alias && n % LINEAR_ROWS == 0)
-                p->rows[s->output] = (view){(float *)(uintptr_t)obs, in};
-            else
-                cast_affine(p, s, p->packed[i], obs, n);
-            break;
-        case HR_OP_RESHAPE: p->rows[s->output] = x; break;
-        case HR_OP_SLICE: copy_columns(x, (size_t)s->op->integer[HR_SLICE_START], out, 0, width, n); break;
-        case HR_OP_CONCAT:
-            for (uint32_t k = 0; k < s->n_inputs; k++) {
-                copy_columns(p->rows[s->input[k]], 0, out, column, plan->width[s->input[k]], n);
-                column += plan->width[s->input[k]];
-            }
-            break;
-        case HR_OP_LINEAR:
-            linear_rows(x.data, x.stride, p->packed[i], in, width, out.data, out.stride,
-                        round_up(n, LINEAR_ROWS), s->activation);
-            break;
-        case HR_OP_LSTM:
-        case HR_OP_MINGRU: {
-            recurrent_layer layer = layer_of(p, s);
-            recurrent_rows(&layer, x.data, x.stride, p->packed[i], state + s->op->integer[HR_RECURRENT_STATE],
-                           state_width, out.data, out.stride, p->gates, n);
-            break;
-        }
-        case HR_OP_ACTIVATION:
-            activation_rows(x.data, x.stride, out.data, out.stride, round_up(width, 16), n, s->activation);
-            break;
-        default: elementwise(s, x, p->rows[s->input[1]], out, width, n); break;
-        }
-    }
+    for (uint32_t i = 0; i < p->plan.n_steps; i++) run_step(p, i, obs, state, n);
 }
 
 static size_t block_size(const hr_policy *p, size_t first) {

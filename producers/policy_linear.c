@@ -110,15 +110,15 @@ HR_INLINE void tile(int vectors, int rows, const float *x, size_t x_stride, cons
             vec_store(y + r * y_stride + v * HR_LANES, relu ? vec_relu(sum[r][v]) : sum[r][v]);
 }
 
-/* All rows through one panel of `vectors` vectors. Narrow panels take more rows a tile: enough independent
- * sums to hide the latency of an addition. */
-HR_INLINE void panel_rows(int vectors, const float *x, size_t x_stride, const float *panel, const float *bias,
-                          size_t in, float *y, size_t y_stride, size_t rows, uint32_t activation) {
+/* One run of all rows through one panel of `vectors` vectors; `bias` NULL: behind another run; `ends`: it is the
+ * last. Narrow panels take more rows a tile: enough independent sums to hide the latency of an addition. */
+HR_INLINE void panel_run(int vectors, const float *x, size_t x_stride, const float *panel, const float *bias,
+                         size_t run, float *y, size_t y_stride, size_t rows, int ends, uint32_t activation) {
     const int tile_rows = 2 * vectors <= PANEL_VECTORS ? LINEAR_ROWS : TILE_ROWS;
     const size_t columns = (size_t)vectors * HR_LANES;
-    for (size_t from = 0; from == 0 || from < in; from += panel_chunk()) {
-        size_t part = in - from < panel_chunk() ? in - from : panel_chunk();
-        int last = from + part == in;
+    for (size_t from = 0; from < run; from += panel_chunk()) {
+        size_t part = run - from < panel_chunk() ? run - from : panel_chunk();
+        int last = ends && from + part == run;
         const float *start = from == 0 ? bias : NULL;
         for (size_t r = 0; r < rows; r += (size_t)tile_rows) {
             const float *x_tile = x + r * x_stride + from, *w = panel + from * columns;
@@ -133,26 +133,28 @@ HR_INLINE void panel_rows(int vectors, const float *x, size_t x_stride, const fl
     }
 }
 
-void linear_rows(const float *x, size_t x_stride, const float *packed, size_t in, size_t out, float *y,
-                 size_t y_stride, size_t rows, uint32_t activation) {
-    size_t padded = linear_padded_columns(out);
+HR_INLINE void panel_runs(int vectors, const float *x, size_t x_stride, size_t runs, size_t run_stride,
+                          const float *panel, const float *bias, size_t run, float *y, size_t y_stride,
+                          size_t rows, uint32_t activation) {
+    for (size_t i = 0; i < runs; i++)
+        panel_run(vectors, x + i * run_stride, x_stride, panel + i * run * (size_t)vectors * HR_LANES,
+                  i == 0 ? bias : NULL, run, y, y_stride, rows, i + 1 == runs, activation);
+}
+
+void linear_runs(const float *x, size_t x_stride, size_t runs, size_t run_stride, const float *packed, size_t run,
+                 size_t out, float *y, size_t y_stride, size_t rows, uint32_t activation) {
+    size_t padded = linear_padded_columns(out), in = runs * run;
     const float *bias = packed + padded * in;
     for (size_t first = 0; first < padded; first += PANEL_COLUMNS) {
-        const float *panel = packed + first * in;
+        const float *panel = packed + first * in, *start = bias + first;
+        float *to = y + first;
 #if HR_LANES == 16 /* narrower machines' panels divide the padded columns */
         switch ((padded - first) / HR_LANES) {
-        case 1:
-            panel_rows(1, x, x_stride, panel, bias + first, in, y + first, y_stride, rows, activation);
-            continue;
-        case 2:
-            panel_rows(2, x, x_stride, panel, bias + first, in, y + first, y_stride, rows, activation);
-            continue;
-        case 3:
-            panel_rows(3, x, x_stride, panel, bias + first, in, y + first, y_stride, rows, activation);
-            continue;
+        case 1: panel_runs(1, x, x_stride, runs, run_stride, panel, start, run, to, y_stride, rows, activation); continue;
+        case 2: panel_runs(2, x, x_stride, runs, run_stride, panel, start, run, to, y_stride, rows, activation); continue;
+        case 3: panel_runs(3, x, x_stride, runs, run_stride, panel, start, run, to, y_stride, rows, activation); continue;
         }
 #endif
-        panel_rows(PANEL_VECTORS, x, x_stride, panel, bias + first, in, y + first, y_stride, rows,
-                   activation);
+        panel_runs(PANEL_VECTORS, x, x_stride, runs, run_stride, panel, start, run, to, y_stride, rows, activation);
     }
 }

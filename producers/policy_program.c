@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "plan.h"
+#include "policy_shapes.h"
 
 enum { COUNT_MAX = 1 << 16, WIDTH_MAX = 1 << 24 };
 
@@ -32,6 +33,12 @@ __attribute__((format(printf, 2, 3))) static bool fail(reader *r, const char *fo
     if (n > 0 && (size_t)n < r->capacity) vsnprintf(r->error + n, r->capacity - (size_t)n, format, arguments);
     va_end(arguments);
     return false;
+}
+
+uint32_t program_planes(const hr_op *op) {
+    uint32_t planes = 0;
+    while (planes < HR_PROGRAM_PLANES && op->integer[HR_MULTIHOT_VALUES + planes] > 0) planes++;
+    return planes;
 }
 
 size_t program_dtype_bytes(uint32_t dtype) {
@@ -133,7 +140,11 @@ static int input_count(uint32_t kind) {
     case HR_OP_SLICE:
     case HR_OP_RESHAPE:
     case HR_OP_LINEAR:
+    case HR_OP_CONV2D:
+    case HR_OP_MULTIHOT_CONV2D:
+    case HR_OP_EMBEDDING:
     case HR_OP_ACTIVATION:
+    case HR_OP_LAYER_NORM:
     case HR_OP_LSTM:
     case HR_OP_MINGRU:
     case HR_OP_HEAD: return 1;
@@ -145,75 +156,12 @@ static int input_count(uint32_t kind) {
     }
 }
 
-static bool weight_is(const hr_weight *w, uint32_t dims, size_t first, size_t second) {
-    return w->dims == dims && w->shape[0] == first && (dims < 2 || w->shape[1] == second);
-}
-
-/* Whether the operation's state of `floats` an agent begins where that of those before it ends. */
-static bool takes_state(reader *r, const hr_op *op, size_t floats) {
-    if (op->integer[HR_RECURRENT_STATE] < 0 || (size_t)op->integer[HR_RECURRENT_STATE] != r->state) return false;
-    r->state += floats;
-    return r->state <= r->head->state_width;
-}
-
-/* Shapes, attributes and weights of one operation whose inputs are known to exist. */
-static bool check_op(reader *r, const hr_op *op, const uint32_t *input) {
-    const size_t *width = r->plan->width;
-    size_t out = width[op->output], in = width[input[0]], sum = 0;
-    const hr_weight *w = r->weight + op->first_weight;
-    bool good = true;
-    switch (op->kind) {
-    case HR_OP_CAST_AFFINE:
-        good = out == in && op->n_weights == (op->integer[HR_CAST_PER_FEATURE] ? 2u : 0u);
-        if (good && op->n_weights > 0) good = weight_is(w, 1, in, 0) && weight_is(w + 1, 1, in, 0);
-        break;
-    case HR_OP_SLICE: {
-        int64_t start = op->integer[HR_SLICE_START];
-        good = start >= 0 && (uint64_t)start + out <= in;
-        break;
-    }
-    case HR_OP_LINEAR: {
-        uint32_t bias = op->integer[HR_LINEAR_BIAS] != 0;
-        good =
-            op->n_weights == 1 + bias && weight_is(w, 2, out, in) && (!bias || weight_is(w + 1, 1, out, 0));
-        break;
-    }
-    case HR_OP_ACTIVATION: {
-        int32_t function = op->integer[HR_ACTIVATION_FUNCTION];
-        good = out == in && function >= HR_RELU && function <= HR_SIGMOID;
-        break;
-    }
-    case HR_OP_ADD:
-    case HR_OP_MUL: good = out == in && width[input[1]] == in; break;
-    case HR_OP_CONCAT:
-        for (uint32_t i = 0; i < op->n_inputs; i++) sum += width[input[i]];
-        good = sum == out;
-        break;
-    case HR_OP_MASK: good = out == in && in == r->head->logits && input[1] == r->head->mask; break;
-    case HR_OP_LSTM:
-        good = op->n_weights == 3 && weight_is(w, 2, 4 * out, in) && weight_is(w + 1, 2, 4 * out, out) &&
-               weight_is(w + 2, 1, 4 * out, 0) && takes_state(r, op, 2 * out);
-        break;
-    case HR_OP_MINGRU:
-        good = op->n_weights == 4 && weight_is(w, 2, out, in) && weight_is(w + 1, 1, out, 0) &&
-               weight_is(w + 2, 2, out, in) && weight_is(w + 3, 1, out, 0) && takes_state(r, op, out);
-        break;
-    case HR_OP_HEAD:
-        good = in == r->head->logits && out == r->head->heads && op->output == r->head->action;
-        if (r->head->continuous)
-            good = good && op->integer[HR_HEAD_DISTRIBUTION] == HR_GAUSSIAN && in == out &&
-                   op->n_weights == 1 && weight_is(w, 1, out, 0);
-        else
-            good = good && (op->integer[HR_HEAD_DISTRIBUTION] == HR_CATEGORICAL ||
-                            op->integer[HR_HEAD_DISTRIBUTION] == HR_MULTI_DISCRETE);
-        break;
-    default: good = out == in; break;
-    }
-    return good || fail(r, "%s does not fit its buffers or weights", kind_name(op->kind));
-}
-
 static bool is_source(const reader *r, uint32_t buffer) {
     return buffer == r->head->obs || buffer == r->head->mask;
+}
+
+static bool reads_observation(uint32_t kind) {
+    return kind == HR_OP_CAST_AFFINE || kind == HR_OP_MULTIHOT_CONV2D || kind == HR_OP_EMBEDDING;
 }
 
 /* References of the operation: in range, inputs written before, output written once. */
@@ -230,14 +178,15 @@ static bool check_references(reader *r, const hr_op *op) {
         return fail(r, "%s writes buffer %u a second time", name, op->output);
     for (uint32_t i = 0; i < op->n_inputs; i++) {
         uint32_t b = r->input[op->first_input + i];
-        if (b >= h->buffers || (!is_source(r, b) && !r->producer[b]))
+        if (b >= h->buffers || b == h->action || (!is_source(r, b) && !r->producer[b]))
             return fail(r, "%s reads buffer %u, which no operation of the actor wrote", name, b);
-        if ((b == h->obs) != (op->kind == HR_OP_CAST_AFFINE) ||
-            (b == h->mask) != (op->kind == HR_OP_MASK && i == 1))
-            return fail(r, "%s reads observation or mask, which only cast_affine and mask do", name);
+        if ((b == h->obs) != reads_observation(op->kind) || (b == h->mask) != (op->kind == HR_OP_MASK && i == 1))
+            return fail(r, "%s reads observation or mask, or something else in their place", name);
         r->readers[b]++;
     }
-    return check_op(r, op, r->input + op->first_input);
+    const program_tables tables = {h, r->buffer, r->plan->width, r->weight};
+    return shapes_fit(&tables, op, r->input + op->first_input, &r->state) ||
+           fail(r, "%s does not fit its buffers or weights", name);
 }
 
 static bool read_ops(reader *r) {
@@ -269,7 +218,12 @@ static bool read_ops(reader *r) {
     return true;
 }
 
-/* Drops the steps that another does on its way: activations behind linear, the mask and the head. */
+/* Kernels that apply an activation to what they write. */
+static bool ends_in_activation(uint32_t kind) {
+    return kind == HR_OP_LINEAR || kind == HR_OP_CONV2D || kind == HR_OP_MULTIHOT_CONV2D;
+}
+
+/* Drops the steps that another does on its way: activations behind such a kernel, the mask and the head. */
 static bool fuse(reader *r) {
     program_plan *plan = r->plan;
     uint32_t kept = 0;
@@ -284,7 +238,7 @@ static bool fuse(reader *r) {
         uint32_t producer = s.kind == HR_OP_ACTIVATION ? r->producer[s.input[0]] : 0;
         if (producer != 0 && r->readers[s.input[0]] == 1) {
             program_step *before = plan->step + producer - 1;
-            if (before->kind == HR_OP_LINEAR && before->activation == 0) {
+            if (ends_in_activation(before->kind) && before->activation == 0) {
                 before->activation = s.activation;
                 before->output = s.output;
                 r->producer[s.output] = producer;

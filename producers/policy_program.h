@@ -17,8 +17,8 @@ static inline size_t recurrent_states(uint32_t kind) {
     return kind == HR_OP_LSTM ? 2 : kind == HR_OP_MINGRU ? 1 : 0;
 }
 
-/* One operation of the actor. An activation right behind a linear operation is fused into it, and a mask into
- * the head, which is no step: program_plan names its logits. */
+/* One operation of the actor. An activation right behind a linear operation or a convolution is fused into it, and
+ * a mask into the head, which is no step: program_plan names its logits. */
 typedef struct program_step {
     uint32_t kind;       /* hr_op_kind */
     uint32_t activation; /* hr_activation or 0 */
@@ -43,6 +43,9 @@ typedef struct program_plan {
 
 /* Bytes of one element of an hr_dtype, 0 if unknown. */
 size_t program_dtype_bytes(uint32_t dtype);
+
+/* Planes of the grid of a multi-hot operation. */
+uint32_t program_planes(const hr_op *op);
 
 /* Checks the encoding and makes the plan from a copy of it. false with one line in `error`. */
 bool program_read(program_plan *plan, const void *program, uint64_t bytes, char *error, size_t capacity);

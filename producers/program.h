@@ -14,24 +14,34 @@
 #include <stdint.h>
 
 #define HR_PROGRAM_MAGIC 0x50475248u /* "HRGP" */
-#define HR_PROGRAM_VERSION 1u
+#define HR_PROGRAM_VERSION 2u
 #define HR_NO_BUFFER UINT32_MAX
 #define HR_PROGRAM_DIMS 4
 #define HR_PROGRAM_HEADS 16
+#define HR_PROGRAM_PLANES 16 /* of a multi-hot grid */
+#define HR_PROGRAM_INTEGERS 24
 #define HR_PROGRAM_NAME_BYTES 64
 
 typedef enum hr_op_kind {
-    HR_OP_CAST_AFFINE = 1, /* y = x * scale + offset; with weights mean, inv_std: y = (x - mean) * inv_std */
+    /* x: so many elements of the observation as y has, from `start` on. y = x * scale + offset; with weights mean,
+     * inv_std: y = (x - mean) * inv_std. */
+    HR_OP_CAST_AFFINE = 1,
     HR_OP_SLICE = 2,       /* y = x[start : start + width of y], flattened */
     HR_OP_RESHAPE = 3,     /* the same elements in the shape of y */
     HR_OP_LINEAR = 4,      /* y = x W^T + b; W [out, in] */
-    HR_OP_CONV2D = 5,      /* NCHW */
-    HR_OP_MULTIHOT_CONV2D = 6, /* NHW byte codes, each the index of a channel that is one */
+    /* No padding; x [rows, columns, in] to y [rows', columns', out] with channels last, as they lie in memory when
+     * the output of one position is a row; W [out, in, kernel rows, kernel columns], b [out]. */
+    HR_OP_CONV2D = 5,
+    /* The same where x is a grid [rows, columns, planes] of bytes of the observation, from `start` on, and plane p
+     * stands for `values[p]` channels of which the one that its byte names is 1 and the others are 0; W [out, sum of
+     * values, ...]. A byte beyond the plane's categories counts as the last of them. */
+    HR_OP_MULTIHOT_CONV2D = 6,
+    /* Each byte of the observation from `start` on picks a row of W [codes, width]; one beyond them, the last. */
     HR_OP_EMBEDDING = 7,
     HR_OP_ADD = 8,
     HR_OP_MUL = 9,
     HR_OP_ACTIVATION = 10,
-    HR_OP_LAYER_NORM = 11,
+    HR_OP_LAYER_NORM = 11, /* y = (x - mean x) / sqrt(variance x + epsilon) * scale + bias; scale, bias [width] */
     /* One step of a layer of H units: x [in] and state to h [H]. Gates i, f, g, o of W_ih [4H, in], W_hh [4H, H]
      * and b [4H]; c' = sigmoid(f) c + sigmoid(i) tanh(g), h' = sigmoid(o) tanh(c'). Its state is h, then c. */
     HR_OP_LSTM = 12,
@@ -56,11 +66,20 @@ typedef enum hr_distribution { HR_CATEGORICAL = 1, HR_MULTI_DISCRETE = 2, HR_GAU
 /* What of hr_op.integer and hr_op.real means what, by kind; all others are 0. */
 enum {
     HR_CAST_PER_FEATURE = 0,    /* integer: 1 = weights mean [width], inv_std [width] */
+    HR_CAST_START = 1,          /* integer */
     HR_CAST_SCALE = 0,          /* real */
     HR_CAST_OFFSET = 1,         /* real */
     HR_CAST_CLIP = 2,           /* real: |y| <= clip; 0 = no bound */
     HR_SLICE_START = 0,         /* integer */
     HR_LINEAR_BIAS = 0,         /* integer: 1 = weights W, b; 0 = W alone */
+    HR_CONV_STRIDE = 0,         /* integer: between output positions, in cells */
+    HR_MULTIHOT_STRIDE = 0,     /* integer, as of conv2d */
+    HR_MULTIHOT_START = 1,      /* integer */
+    HR_MULTIHOT_ROWS = 2,       /* integer, and columns behind it */
+    HR_MULTIHOT_COLUMNS = 3,
+    HR_MULTIHOT_VALUES = 4,     /* HR_PROGRAM_PLANES integers: categories of each plane, 1 to 256; 0 behind the last */
+    HR_EMBEDDING_START = 0,     /* integer */
+    HR_LAYER_NORM_EPSILON = 0,  /* real */
     HR_ACTIVATION_FUNCTION = 0, /* integer: hr_activation */
     HR_RECURRENT_STATE = 0,     /* integer: where its state begins in the agent's; in program order, no gaps */
     HR_HEAD_DISTRIBUTION = 0    /* integer: hr_distribution */
@@ -95,7 +114,7 @@ typedef struct hr_op {
     uint32_t first_input, n_inputs;
     uint32_t output;
     uint32_t first_weight, n_weights;
-    int32_t integer[8];
+    int32_t integer[HR_PROGRAM_INTEGERS];
     float real[4];
     uint32_t reserved;
 } hr_op;
@@ -112,7 +131,7 @@ typedef struct hr_weight {
 
 _Static_assert(sizeof(hr_program) == 264, "written by program.py");
 _Static_assert(sizeof(hr_buffer) == 24, "written by program.py");
-_Static_assert(sizeof(hr_op) == 80, "written by program.py");
+_Static_assert(sizeof(hr_op) == 144, "written by program.py");
 _Static_assert(sizeof(hr_weight) == 112, "written by program.py");
 
 #endif

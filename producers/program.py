@@ -14,6 +14,9 @@ from producers.program_format import (
     DTYPES,
     MAX_DIMS,
     MAX_HEADS,
+    MAX_PLANES,
+    MAX_VALUES,
+    READS_BYTES,
     RECURRENT,
     Buffer,
     Op,
@@ -24,8 +27,11 @@ from producers.program_format import (
 )
 
 __all__ = [
-    "ACTIVATIONS", "RECURRENT", "Buffer", "Builder", "Op", "Program", "ProgramError", "Weight", "build",
+    "ACTIVATIONS", "READS_BYTES", "RECURRENT", "Buffer", "Builder", "Op", "Program", "ProgramError", "Weight",
+    "build",
 ]  # fmt: skip
+
+LAYER_NORM_EPSILON = 1e-5
 
 
 class Builder:
@@ -64,19 +70,29 @@ class Builder:
         self.mask = self._buffer("uint8", (sum(choices),)) if mask else None
 
     def cast_affine(
-        self, *, scale: float = 1.0, offset: float = 0.0, clip: float = 0.0, normalize: str | None = None
+        self,
+        *,
+        scale: float = 1.0,
+        offset: float = 0.0,
+        clip: float = 0.0,
+        normalize: str | None = None,
+        start: int | None = None,
     ) -> int:
         """The observation as float32: x · scale + offset, then bounded to ±clip if clip > 0. With a name in
         `normalize`: (x − mean) · inv_std by feature instead, by frozen weights `<name>.mean` and
-        `<name>.inv_std` [width]."""
+        `<name>.inv_std` [width]. With `start` only the flattened elements from there on."""
         shape = self._buffers[self._obs].shape
+        if start is not None:
+            if not 0 <= start < math.prod(shape):
+                raise ProgramError(f"elements from {start} on of {math.prod(shape)}")
+            shape = (math.prod(shape) - start,)
         weights = []
         if normalize is not None:
             width = math.prod(shape)
             weights.append(self._weight(f"{normalize}.mean", (width,), value=0.0, trainable=False))
             weights.append(self._weight(f"{normalize}.inv_std", (width,), value=1.0, trainable=False))
         reals = {"scale": float32(scale), "offset": float32(offset), "clip": float32(clip)}
-        attrs = {"per_feature": int(normalize is not None), **reals}
+        attrs = {"per_feature": int(normalize is not None), "start": start or 0, **reals}
         return self._append("cast_affine", (self._obs,), shape, attrs, weights)
 
     def slice(self, x: int, start: int, stop: int) -> int:
@@ -100,6 +116,67 @@ class Builder:
         if bias:
             weights.append(self._weight(f"{name}.bias", (out,)))
         return self._append("linear", (x,), (out,), {"bias": int(bias)}, weights)
+
+    def conv2d(
+        self, x: int, out: int, name: str, *, kernel: tuple[int, int], stride: int, gain: float
+    ) -> int:
+        """A convolution without padding over x [rows, columns, in], channels last: [rows', columns', out].
+        Weights `<name>.weight` [out, in, *kernel] (orthogonal) and `<name>.bias` [out]."""
+        shape = self._buffers[x].shape
+        if len(shape) != 3:
+            raise ProgramError(f"{name} over the shape {shape}: rows, columns, channels are needed")
+        return self._convolution("conv2d", x, shape, out, name, kernel, stride, gain, {})
+
+    def multihot_conv2d(
+        self,
+        rows: int,
+        columns: int,
+        values: Sequence[int],
+        out: int,
+        name: str,
+        *,
+        kernel: tuple[int, int],
+        stride: int,
+        gain: float,
+        start: int = 0,
+    ) -> int:
+        """The same over a grid [rows, columns, planes] of bytes of the observation, from byte `start` on.
+        Plane p stands for values[p] channels, of which the one that its byte names is 1 and the others are 0;
+        a byte beyond them counts as the last. Weights as of `conv2d`, in = sum(values)."""
+        obs = self._buffers[self._obs]
+        if obs.dtype != "uint8" or start < 0 or start + rows * columns * len(values) > obs.width:
+            raise ProgramError(
+                f"{name}: no grid of {rows} x {columns} x {len(values)} bytes in the observation"
+            )
+        if not 1 <= len(values) <= MAX_PLANES or min(values) < 1 or max(values) > MAX_VALUES:
+            raise ProgramError(
+                f"{name}: {list(values)}: 1 to {MAX_PLANES} planes of 1 to {MAX_VALUES} categories can be"
+            )
+        shape = (rows, columns, sum(values))
+        attrs = {"start": start, "rows": rows, "columns": columns, "values": tuple(values)}
+        return self._convolution("multihot_conv2d", self._obs, shape, out, name, kernel, stride, gain, attrs)
+
+    def embedding(self, start: int, count: int, codes: int, width: int, name: str, *, gain: float) -> int:
+        """`count` bytes of the observation, from byte `start` on, each as the row of `<name>.weight`
+        [codes, width] (orthogonal) that it names: [count, width]. A byte beyond the codes names the last."""
+        obs = self._buffers[self._obs]
+        if obs.dtype != "uint8" or start < 0 or count < 1 or start + count > obs.width:
+            raise ProgramError(f"{name}: no bytes {start}:{start + count} in the observation")
+        if codes < 1 or width < 1:
+            raise ProgramError(f"{name} of {codes} x {width}: positive numbers are needed")
+        weights = [self._weight(f"{name}.weight", (codes, width), gain=gain)]
+        return self._append("embedding", (self._obs,), (count, width), {"start": start}, weights)
+
+    def layer_norm(self, x: int, name: str) -> int:
+        """Layer normalisation (Ba et al. 2016) of the whole row, epsilon 1e-5: weights `<name>.weight`
+        [width] (one) and `<name>.bias` [width] (zero)."""
+        width = self.width(x)
+        weights = [
+            self._weight(f"{name}.weight", (width,), value=1.0),
+            self._weight(f"{name}.bias", (width,)),
+        ]
+        attrs = {"epsilon": float32(LAYER_NORM_EPSILON)}
+        return self._append("layer_norm", (x,), self._buffers[x].shape, attrs, weights)
 
     def activation(self, x: int, function: str) -> int:
         """Elementwise; `function` of ACTIVATIONS."""
@@ -202,6 +279,31 @@ class Builder:
         at = self._state_width
         self._state_width += RECURRENT[kind] * units
         return self._append(kind, (x,), (units,), {"state": at}, weights)
+
+    def _convolution(
+        self,
+        kind: str,
+        x: int,
+        shape: tuple[int, ...],
+        out: int,
+        name: str,
+        kernel: tuple[int, int],
+        stride: int,
+        gain: float,
+        attrs: Mapping[str, Any],
+    ) -> int:
+        rows, columns, channels = shape
+        if not (1 <= kernel[0] <= rows and 1 <= kernel[1] <= columns) or stride < 1 or out < 1:
+            raise ProgramError(
+                f"{name}: {out} channels by a kernel of {kernel[0]} x {kernel[1]} and stride {stride} over "
+                f"{rows} x {columns}"
+            )
+        weights = [
+            self._weight(f"{name}.weight", (out, channels, *kernel), gain=gain),
+            self._weight(f"{name}.bias", (out,)),
+        ]
+        output = ((rows - kernel[0]) // stride + 1, (columns - kernel[1]) // stride + 1, out)
+        return self._append(kind, (x,), output, {"stride": stride, **attrs}, weights)
 
     def _elementwise(self, kind: str, x: int, y: int) -> int:
         if self.width(x) != self.width(y):

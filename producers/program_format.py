@@ -13,10 +13,12 @@ from functools import cached_property
 from typing import Any
 
 MAGIC = 0x50475248
-VERSION = 1
+VERSION = 2
 NO_BUFFER = 0xFFFFFFFF
 MAX_DIMS = 4
 MAX_HEADS = 16
+MAX_PLANES = 16
+MAX_VALUES = 256  # categories of a plane of bytes
 
 DTYPES = {"uint8": 1, "int8": 2, "int32": 3, "float32": 4}
 KINDS = {
@@ -40,23 +42,38 @@ KINDS = {
 ACTIVATIONS = {"relu": 1, "gelu-tanh": 2, "gelu-erf": 3, "tanh": 4, "sigmoid": 5}
 DISTRIBUTIONS = {"categorical": 1, "multi-discrete": 2, "gaussian": 3}
 RECURRENT = {"lstm": 2, "mingru": 1}  # float32 values that one unit carries from step to step
+READS_BYTES = ("multihot_conv2d", "embedding")  # kinds that look at bytes of the observation as categories
 
-# Attributes of the kinds that this version runs, in the order of hr_op.integer and hr_op.real; a dict names
-# the values of a choice.
-_INTEGERS: dict[str, tuple[tuple[str, dict[str, int] | None], ...]] = {
-    "cast_affine": (("per_feature", None),),
+# Attributes by kind, in the order of hr_op.integer and hr_op.real. A dict names the values of a choice, a
+# number says how many places a tuple has, zeros behind its end.
+_INTEGERS: dict[str, tuple[tuple[str, dict[str, int] | int | None], ...]] = {
+    "cast_affine": (("per_feature", None), ("start", None)),
     "slice": (("start", None),),
     "linear": (("bias", None),),
+    "conv2d": (("stride", None),),
+    "multihot_conv2d": (
+        ("stride", None),
+        ("start", None),
+        ("rows", None),
+        ("columns", None),
+        ("values", MAX_PLANES),
+    ),
+    "embedding": (("start", None),),
     "activation": (("function", ACTIVATIONS),),
     "lstm": (("state", None),),
     "mingru": (("state", None),),
     "head": (("distribution", DISTRIBUTIONS),),
 }
-_REALS: dict[str, tuple[str, ...]] = {"cast_affine": ("scale", "offset", "clip")}
+_REALS: dict[str, tuple[str, ...]] = {
+    "cast_affine": ("scale", "offset", "clip"),
+    "layer_norm": ("epsilon",),
+}
+_MAX_INTEGERS = 24
+_MAX_REALS = 4
 
 _HEADER = struct.Struct("<IIQQ" + "12I" + "16i" + "16f16f")
 _BUFFER = struct.Struct("<II4I")
-_OP = struct.Struct("<7I8i4fI")
+_OP = struct.Struct(f"<7I{_MAX_INTEGERS}i{_MAX_REALS}fI")
 _WEIGHT = struct.Struct("<QQI4IIff64s")
 _LEARNER_ONLY = 1
 _FROZEN = 1
@@ -236,18 +253,26 @@ def _or_none(buffer: int | None) -> int:
 
 
 def _encode_attrs(op: Op) -> tuple[list[int], list[float]]:
-    integers = []
-    for name, choices in _INTEGERS.get(op.kind, ()):
+    integers: list[int] = []
+    for name, form in _INTEGERS.get(op.kind, ()):
         value = op.attrs[name]
-        integers.append(choices[value] if choices else int(value))
+        if isinstance(form, int):
+            integers.extend(_padded(value, form, 0))
+        else:
+            integers.append(form[value] if form else int(value))
     reals = [float(op.attrs[name]) for name in _REALS.get(op.kind, ())]
-    return _padded(integers, 8, 0), _padded(reals, 4, 0.0)
+    return _padded(integers, _MAX_INTEGERS, 0), _padded(reals, _MAX_REALS, 0.0)
 
 
 def _decode_attrs(kind: str, integers: Sequence[int], reals: Sequence[float]) -> dict[str, Any]:
     attrs: dict[str, Any] = {}
-    for (name, choices), value in zip(_INTEGERS.get(kind, ()), integers):
-        attrs[name] = _name_of(choices, value) if choices else value
+    at = 0
+    for name, form in _INTEGERS.get(kind, ()):
+        if isinstance(form, int):
+            attrs[name] = tuple(value for value in integers[at : at + form] if value)
+        else:
+            attrs[name] = _name_of(form, integers[at]) if form else integers[at]
+        at += form if isinstance(form, int) else 1
     attrs.update(zip(_REALS.get(kind, ()), reals))
     return attrs
 
@@ -286,7 +311,8 @@ def _decode(data: bytes) -> Program:
     for index in range(n_ops):
         values = _OP.unpack_from(data, ops_position + index * _OP.size)
         kind, first, n, output, first_weight, n_own = _name_of(KINDS, values[0]), *values[2:7]
-        attrs = _decode_attrs(kind, values[7:15], values[15:19])
+        reals = 7 + _MAX_INTEGERS
+        attrs = _decode_attrs(kind, values[7:reals], values[reals : reals + _MAX_REALS])
         own = tuple(weights[index] for index in range(first_weight, first_weight + n_own))
         ops.append(Op(kind, tuple(inputs[i] for i in range(first, first + n)), output, attrs, own))
     program = Program(

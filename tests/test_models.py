@@ -210,8 +210,8 @@ def test_observations_in_the_narrowest_dtype_give_the_same_results(program):
 def test_an_operation_without_a_torch_counterpart_is_named():
     program = perceptron(5, [4], [3])
     ops = list(program.ops)
-    ops[2] = dataclasses.replace(ops[2], kind="layer_norm", attrs={})
-    with pytest.raises(ProgramError, match="layer_norm"):
+    ops[2] = dataclasses.replace(ops[2], kind="attention", attrs={})
+    with pytest.raises(ProgramError, match="attention"):
         PolicyModel(dataclasses.replace(program, ops=tuple(ops)))
 
 

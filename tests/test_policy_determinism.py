@@ -37,7 +37,7 @@ splits = st.tuples(st.integers(1, 300), st.lists(st.integers(1, 300), max_size=4
 
 
 @settings(deadline=None, max_examples=80, derandomize=True)
-@given(programs(), splits)
+@given(programs() | programs(categories=True), splits)
 def test_any_split_of_the_agents_gives_identical_bits(program, split):
     assert_splits_agree(program, *split)
 

@@ -43,6 +43,12 @@ def test_any_program_gives_the_same_log_probabilities_in_c_and_in_torch(program,
     assert largest_excess(program, agents, seed, gain) <= 0
 
 
+@settings(deadline=None, max_examples=80, derandomize=True)
+@given(programs(categories=True), st.sampled_from(ROWS), st.integers(0, 2**32 - 1))
+def test_any_program_that_expands_bytes_gives_the_same_log_probabilities(program, agents, seed):
+    assert largest_excess(program, agents, seed, 1.0) <= 0
+
+
 @pytest.mark.parametrize("activation", ["relu", "gelu-tanh", "gelu-erf", "tanh", "sigmoid"])
 def test_a_network_too_large_for_the_cache_gives_the_same_log_probabilities(activation):
     assert largest_excess(perceptron(1707, [700, 300], [5, 9, 2], activation), 100, 1, 1.0) <= 0
@@ -74,7 +80,7 @@ def test_every_instruction_set_gives_the_same_log_probabilities(march, tmp_path)
     library = compile_policy(tmp_path / "policy.so", march)
 
     @settings(deadline=None, max_examples=20, derandomize=True)
-    @given(programs(), st.sampled_from(ROWS))
+    @given(programs() | programs(categories=True), st.sampled_from(ROWS))
     def check(program, agents):
         assert largest_excess(program, agents, 5, 1.0, library) <= 0
 

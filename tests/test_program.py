@@ -13,13 +13,15 @@ from kernels import ROOT
 from programs import perceptron, programs
 
 from producers.c_policy import CPolicy
-from producers.program import Builder, Op, Program, ProgramError, build
+from producers.program import Builder, Program, ProgramError, build
 
 SPEC = {"obs": {"dtype": "float32", "shape": [118]}, "heads": [{"choices": 3}, {"choices": 2}], "mask": False}
 
+HEADER_BYTES, BUFFER_BYTES = 264, 24  # hr_program and hr_buffer of program.h
+
 
 @settings(deadline=None, max_examples=100, derandomize=True)
-@given(programs() | programs(recurrent=True) | programs(continuous=True))
+@given(programs() | programs(recurrent=True) | programs(continuous=True) | programs(categories=True))
 def test_decoding_gives_the_program_that_was_encoded(program):
     code = program.encode()
     assert Program.decode(code) == program
@@ -147,14 +149,23 @@ def with_op(program: Program, index: int, **changes) -> Program:
 
 def test_the_c_policy_names_what_it_does_not_run():
     program = perceptron(5, [4], [3])
-    with pytest.raises(ProgramError, match=r"layer_norm \(11\) is not implemented"):
-        CPolicy(with_op(program, 2, kind="layer_norm", attrs={}).encode(), 1)
     code = bytearray(program.encode())
-    struct.pack_into("<I", code, 4, 2)
-    with pytest.raises(ProgramError, match=r"format 2.*make build"):
+    struct.pack_into("<I", code, HEADER_BYTES + len(program.buffers) * BUFFER_BYTES, 77)
+    with pytest.raises(ProgramError, match=r"unknown \(77\) is not implemented"):
         CPolicy(bytes(code), 1)
-    with pytest.raises(ProgramError, match="format 2"):
+    code = bytearray(program.encode())
+    struct.pack_into("<I", code, 4, 3)
+    with pytest.raises(ProgramError, match=r"format 3.*make build"):
+        CPolicy(bytes(code), 1)
+    with pytest.raises(ProgramError, match="format 3"):
         Program.decode(bytes(code))
+
+
+def that_remembers_its_actions() -> Program:
+    builder = Builder("float32", (3,), [3])
+    builder.head(builder.cast_affine())
+    builder.lstm(builder.finish().action, 2, "layer")
+    return builder.finish()
 
 
 def test_the_c_policy_refuses_programs_whose_parts_do_not_fit():
@@ -169,6 +180,7 @@ def test_the_c_policy_refuses_programs_whose_parts_do_not_fit():
         "reads the raw observation": with_op(program, linear, inputs=(program.obs,)),
         "wrong width": with_op(program, policy, inputs=(program.ops[cast].output,)),
         "head of another width": with_op(program, head, inputs=(features,)),
+        "reads the actions": that_remembers_its_actions(),
         "no weights": with_op(program, linear, weights=()),
         "no head": dataclasses.replace(program, ops=program.ops[:head]),
         "other heads": dataclasses.replace(program, choices=(2,)),
@@ -194,10 +206,11 @@ import sys
 import numpy as np
 from producers.c_policy import CPolicy
 from producers.program import Program, ProgramError, build
-from programs import perceptron
+from programs import expander, perceptron
 spec = {"obs": {"dtype": "float32", "shape": [5]}, "heads": [{"low": -1.0, "high": 1.0}]}
 code = {
     "perceptron": perceptron(5, [4], [3]),
+    "expander": expander(),
     "recurrent": build({"hidden": [4], "recurrent": "lstm", "recurrent_width": 3}, spec),
 }[sys.argv[1]].encode()
 generator = np.random.default_rng(0)
@@ -222,7 +235,7 @@ assert run > 500, run
 """
 
 
-@pytest.mark.parametrize("network", ["perceptron", "recurrent"])
+@pytest.mark.parametrize("network", ["perceptron", "recurrent", "expander"])
 def test_a_damaged_program_is_refused_or_runs_but_never_crashes(network):
     """What slips through is damage of names and gains, mostly."""
     paths = f"{ROOT}:{ROOT / 'tests'}"
@@ -239,11 +252,3 @@ def test_a_damaged_program_is_refused_or_runs_but_never_crashes(network):
 def test_describing_a_network_needs_neither_torch_nor_numpy():
     code = "import sys, producers.program; assert not {'torch', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
-
-
-def test_operations_of_later_versions_have_their_place_in_the_format():
-    kinds = ("conv2d", "multihot_conv2d", "embedding", "layer_norm")
-    program = perceptron(5, [4], [3])
-    for kind in kinds:
-        other = with_op(program, 2, kind=kind, attrs={})
-        assert Program.decode(other.encode()).ops[2] == Op(kind, program.ops[2].inputs, program.ops[2].output)

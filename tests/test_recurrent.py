@@ -251,7 +251,7 @@ def test_states_that_overlap_or_leave_a_gap_are_refused():
         at = code.index(program.ops[index].weights[0].name.encode())
         assert at > 0
         ops = len(code) - 4 * sum(len(op.inputs) for op in program.ops) - 112 * len(program.weights)
-        place = ops - 80 * (len(program.ops) - index) + 28
+        place = ops - 144 * (len(program.ops) - index) + 28
         code[place : place + 4] = wrong.to_bytes(4, "little", signed=True)
         with pytest.raises(ProgramError, match="does not fit"):
             CPolicy(bytes(code), 1)
