@@ -12,6 +12,26 @@ HUNG_COMPILING_SECONDS = 300.0
 AVERAGED = ("decoupled", "tis", "mis", "none")  # corrections whose proximal policy may be an average
 PROXIMAL = (*AVERAGED, "impact")  # corrections that need a pass at batch start
 NATIVE = ("vtrace", "ppo", "tis", "none")  # corrections that consumers/loss.c knows
+# Of `policy.preset`, by what it puts in the place of defaults.
+PRESETS: dict[str, dict[str, object]] = {
+    "none": {},
+    "full": {
+        "channels": 128,
+        "embedding": 32,
+        "hidden": (512,),
+        "recurrent": "lstm",
+        "recurrent_width": 512,
+        "layer_norm": True,
+    },
+    "small": {
+        "channels": 32,
+        "embedding": 24,
+        "hidden": (128,),
+        "recurrent": "mingru",
+        "recurrent_width": 128,
+        "layer_norm": True,
+    },
+}
 
 
 def conflicts(config: Config) -> tuple[list[tuple[str, str]], list[str]]:
@@ -258,6 +278,8 @@ def resolve(config: Config, name: str, cores: int) -> Config:
     hung = config.supervisor.hung_seconds
     if hung == "auto":
         hung = HUNG_COMPILING_SECONDS if config.learner.compile else HUNG_SECONDS
+    given = config.policy.model_fields_set
+    preset = {key: value for key, value in PRESETS[config.policy.preset].items() if key not in given}
     placement = config.policy.placement
     if placement == "auto":
         placement = "server" if config.policy.module else "producer"
@@ -267,7 +289,7 @@ def resolve(config: Config, name: str, cores: int) -> Config:
             "producers": config.producers.model_copy(update={"count": producers}),
             "supervisor": config.supervisor.model_copy(update={"min_producers": least, "hung_seconds": hung}),
             "weights": config.weights.model_copy(update={"pickup": pickup}),
-            "policy": config.policy.model_copy(update={"placement": placement}),
+            "policy": config.policy.model_copy(update={**preset, "placement": placement}),
             "learner": config.learner.model_copy(update=learner),
         }
     )

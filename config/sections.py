@@ -159,6 +159,18 @@ class Policy(Section):
     module: Annotated[str, Field(pattern=r"^([A-Za-z_][\w.]*:[A-Za-z_]\w*)?$")] = ""
     """`package.module:Class` of a torch module of your own, instead of the network that the keys below
     describe; empty: none. See docs/modules.md."""
+    preset: Literal["none", "full", "small"] = "none"
+    """Sizes for grid-worlds of many agents, in the place of the defaults below; what a run file gives itself
+    stays. `full`: channels 128, embedding 32, hidden [512], LSTM of 512, layer_norm. `small`: channels 32,
+    embedding 24, hidden [128], MinGRU of 128, layer_norm."""
+    encoder: Literal["auto", "mlp", "grid"] = "auto"
+    """What the hidden layers read. `mlp`: the observation as numbers. `grid`: its grid by two convolutions,
+    its codes by an embedding, both as the simulator describes them, and codes and the rest as numbers.
+    `auto`: `grid` where the simulator describes either, else `mlp`."""
+    channels: Positive = 128
+    """`encoder: grid`: channels of both convolutions."""
+    embedding: Positive = 32
+    """`encoder: grid`: width of the embedding of each coded byte."""
     hidden: Widths = (128, 128)
     """Widths of the hidden layers; []: none."""
     activation: Literal["relu", "gelu-tanh", "gelu-erf", "tanh", "sigmoid"] = "relu"
@@ -167,12 +179,15 @@ class Policy(Section):
     """Recurrent layer behind the hidden ones: long short-term memory or minimal gated recurrent unit."""
     recurrent_width: Positive = 128
     """Units of the recurrent layer."""
+    layer_norm: bool = False
+    """Whether a layer normalisation stands before the heads."""
     separate_value: bool = False
-    """Whether the value function has hidden layers of its own."""
+    """Whether the value function has layers of its own, the encoder's included."""
     normalize_obs: bool = False
     """Whether observations are normalised by running mean and deviation."""
     obs_scale: PositiveNumber | None = None
-    """Factor on raw observations; null: 1/255 for images of uint8, 1 for everything else."""
+    """Factor on raw observations; null: 1/255 for images of uint8, 1/128 for the numbers of `encoder: grid`,
+    1 for everything else."""
     obs_offset: float | None = None
     """Added to scaled observations; null: 0."""
     log_std: Annotated[float, Ge(-20), Le(5)] = 0.0

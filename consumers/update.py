@@ -63,7 +63,9 @@ class Update:
         self.generator = torch.Generator()  # draws minibatches
         self.generator.manual_seed((seed + self.peers.index * SEEDS_APART) % 2**64)
         self.values = ValueStatistics()
-        self.observations = ObservationStatistics(program.buffers[program.obs].width)
+        self._normalizer = next((op for op in program.ops if any(not w.trainable for w in op.weights)), None)
+        features = 0 if self._normalizer is None else self._normalizer.weights[0].count
+        self.observations = ObservationStatistics(features)
         self._estimator = TorchObjective(settings, self.model, self.values)
         self._clock = Stopwatch(("copy", "forward", "backward", "optimizer", "allreduce"))
         self._bf16 = bf16
@@ -85,7 +87,6 @@ class Update:
             lambda: self.pulse(),
         )
         self._value_layer = next((op for op in program.ops if op.output == program.value), None)
-        self._normalizer = next((op for op in program.ops if any(not w.trainable for w in op.weights)), None)
         self._most_entropy = sum(math.log(n) for n in program.choices) or math.nan
         self.nonfinite_steps = 0  # in a row, over all updates; stays once it has reached the settings' limit
         self.pulse: Callable[[], None] = lambda: None
@@ -327,7 +328,8 @@ class Update:
                 layer, bias = (self._tensor(weight) for weight in self._value_layer.weights)
                 self.values.update(mean, mean_square, layer, bias)
         if self._normalizer is not None:
-            rows = batch.sample(OBSERVATION_ROWS // self.peers.count).flatten(1)
+            first, features = self._normalizer.attrs["start"], len(self.observations.mean)
+            rows = batch.sample(OBSERVATION_ROWS // self.peers.count).flatten(1)[:, first : first + features]
             for some in self.peers.gather(moments(rows)):
                 self.observations.add(*some)
             for weight, statistic in zip(
