@@ -74,16 +74,15 @@ class Step:
             self._reset = torch.empty_like(self.reset_before, device=device)
             self._logits = torch.empty((rows, program.logits), pin_memory=True)
 
-    @torch.inference_mode()
-    def run(self, model: Any, rows: int, state: Tensor) -> tuple[np.ndarray, Tensor]:
-        """Logits float32 [rows, logits] of the first `rows` observations, and the state behind them; `state`
-        [rows, S] is that before them."""
+    def run(self, model: Any, obs: Tensor, state: Tensor) -> tuple[np.ndarray, Tensor]:
+        """Logits float32 [n, logits] of `obs` [n, ...], and the state behind them; `state` [n, S] is that
+        before them, `reset_before` [:n] which of it to zero."""
         if self.device.type == "cuda":
             return self._run_graph(model)
         if self.width == 0:
-            logits, _ = model(self.obs[:rows])
+            logits, _ = model(obs)
             return logits.float().contiguous().numpy(), state
-        logits, _, state = model.step(self.obs[:rows], state, self.reset_before[:rows])
+        logits, _, state = model.step(obs, state, self.reset_before[: len(obs)])
         return logits.float().contiguous().numpy(), state
 
     def _run_graph(self, model: Any) -> tuple[np.ndarray, Tensor]:

@@ -93,6 +93,7 @@ class Server:
         self._bell = MAX_LEARNERS + index
         self._batches = 0
         self._latency_max_ns = self._version_seen = 0
+        self._told: dict[str, int] = {}
 
     def run(self) -> None:
         """Answers until no producer is left."""
@@ -123,6 +124,7 @@ class Server:
                     lane.asked[place] = question
                     group.seen_ns = time.monotonic_ns()
 
+    @torch.inference_mode()
     def answer(self, lane: Lane, *, late: bool) -> None:
         """Acts for all groups of the lane that have asked: one pass for each version."""
         self.control.pulse("policy", self._batches)
@@ -144,8 +146,10 @@ class Server:
                 self._refuse(some)
             else:
                 self._act(lane, some, version, model, late=late)
-        for name, count in self.versions.spent.items():
-            self.control.counter_set(name, count)
+        if self._told != self.versions.spent:
+            self._told = dict(self.versions.spent)
+            for name, count in self._told.items():
+                self.control.counter_set(name, count)
 
     def _version(self, group: Group, question: Question) -> int | None:
         """By which weights the step is to be acted; None: by the newest."""
@@ -156,7 +160,7 @@ class Server:
     def _act(self, lane: Lane, some: Asked, version: int, model: object, *, late: bool) -> None:
         begin = time.monotonic_ns()
         step = lane.step
-        places, rows = self._gather(lane, some)
+        places, rows, obs = self._gather(lane, some)
         state = (
             step.state
             if rows == len(step.state)
@@ -166,8 +170,11 @@ class Server:
             if self.program.state_width and question.t == 0:
                 group.field(question, "state0")[...] = state[place : place + group.rows].cpu().numpy()
         gathered = time.monotonic_ns()
-        logits, state = step.run(model, rows, state)
+        logits, state = step.run(model, obs, state)
         passed = time.monotonic_ns()
+        whole = self.device.type == "cpu" and len(some) == len(lane.groups)
+        if whole:
+            step.state = state
         log_std = None
         if self.program.log_std is not None:
             weight = self.program.log_std
@@ -185,17 +192,21 @@ class Server:
             group.field(question, "version")[t] = version
             group.acting = version if t + 1 < self.plan.horizon else None
             if self.program.state_width:
-                _rows(step.state, group).copy_(after)
+                if not whole:
+                    _rows(step.state, group).copy_(after)
                 if t + 1 == self.plan.horizon:
                     group.carry[...] = after.cpu().numpy()
             group.answer(question)
         self._version_seen = max(self._version_seen, version)
         self._count(some, rows, late, (begin, gathered, passed))
 
-    def _gather(self, lane: Lane, some: Asked) -> tuple[list[int], int]:
+    def _gather(self, lane: Lane, some: Asked) -> tuple[list[int], int, Tensor]:
         """Copies observations and reset masks together; where each group's rows begin, and how many rows
-        there are. Begins with the state of agents that are new."""
+        there are, and the observations. Begins with the state of agents that are new."""
         step, at, places = lane.step, 0, []
+        # One group alone, and no other's place to keep: its observations are used where they lie.
+        in_place = self.device.type == "cpu" and len(some) == 1 and (not self._fixed or len(lane.groups) == 1)
+        obs = step.obs
         for group, question in some:
             place = group.place if self._fixed else at
             rows = slice(place, place + group.rows)
@@ -203,7 +214,11 @@ class Server:
             if group.epoch != question.epoch:  # another producer's agents, or of another life of ours
                 state.copy_(torch.from_numpy(group.carry)) if question.carried else state.zero_()
                 group.epoch = question.epoch
-            step.obs[rows] = torch.from_numpy(group.field(question, "obs")[question.t])
+            found = torch.from_numpy(group.field(question, "obs")[question.t])
+            if in_place:
+                obs = found
+            else:
+                obs[rows] = found
             if self.program.state_width:
                 reset = torch.from_numpy(group.reset_before).bool()
                 if question.t == 0:  # what the slot begins with is zeroed already
@@ -212,7 +227,8 @@ class Server:
                 step.reset_before[rows] = reset
             places.append(place)
             at += group.rows
-        return places, len(step.obs) if self._fixed else at
+        width = len(step.obs) if self._fixed else at
+        return places, width, obs[:width]
 
     def _refuse(self, some: Asked) -> None:
         for group, question in some:
@@ -231,7 +247,8 @@ class Server:
         add("requests", len(some))
         add("batches", 1)
         add("batch_rows", rows)
-        add("late_batches", int(late))
+        if late:
+            add("late_batches", 1)
         add("latency_sum_ns", sum(waited))
         add("gather_ns", gathered - begin)
         add("forward_ns", passed - gathered)

@@ -74,7 +74,7 @@ def test_a_module_without_state_takes_any_leading_dimensions():
     obs = torch.randn(3, 4, 5)
     mean, value = model(obs)
     assert (mean.shape, value.shape) == ((3, 4, 2), (3, 4))
-    density = torch.tensor(-np.log(2 * np.pi), dtype=torch.float32)  # of two standard normals, where it is highest
+    density = torch.tensor(-np.log(2 * np.pi), dtype=torch.float32)  # of two standard normals at their means
     torch.testing.assert_close(model.log_prob(mean, mean)[0, 0], density)
 
 
