@@ -156,7 +156,9 @@ def together(rows: int, network: str, threads: int, producers: int, seconds: flo
         }
 
 
-def measure(networks: list[str], threads: int, seconds: float, say: Callable[[str], None] = print) -> dict[str, Any]:
+def measure(
+    networks: list[str], threads: int, seconds: float, say: Callable[[str], None] = print
+) -> dict[str, Any]:
     keep_freed_memory()
     torch.set_num_threads(threads)
     figures: dict[str, Any] = {}
@@ -171,8 +173,9 @@ def measure(networks: list[str], threads: int, seconds: float, say: Callable[[st
         ratio = max(one["server"] for one in each) / max(one["torch"] for one in each)
         run = together(1024, NETWORKS[name], threads, 2, seconds)
         say(
-            f"{name:6} server / torch, each at its best: {ratio:.2f}; with two producers {run['run'] / 1e6:.3f} M/s,"
-            f" {run['rows_a_batch']:.0f} rows a batch, {run['latency_ms']:.2f} ms, server busy {run['busy']:.0%}"
+            f"{name:6} server / torch, each at its best: {ratio:.2f}; with two producers"
+            f" {run['run'] / 1e6:.3f} M/s, {run['rows_a_batch']:.0f} rows a batch,"
+            f" {run['latency_ms']:.2f} ms, server busy {run['busy']:.0%}"
         )
         figures[name] = {"alone": each, "ratio": ratio, "run": run}
     return figures
