@@ -35,17 +35,71 @@ def lstm(
     """Long short-term memory: `inputs` [T, B, 4 H], the gates i, f, g, o without their recurrent part, which
     is `weight_hh` [4 H, H] times h in `dtype`; `h` and `c` [B, H] before step 0. Outputs [T, B, H], and the
     last c [B, H]."""
-    weight_hh = weight_hh.to(dtype)
-    outputs = []
-    for t, x_t in enumerate(inputs.unbind(0)):
+    return _Lstm.apply(inputs, weight_hh, h, c, reset_before, dtype)
+
+
+class _Lstm(torch.autograd.Function):
+    """Step by step both ways; but the gradient of the weights is one product over all steps, whose sum stays
+    in float32, where autograd would round it to `dtype` after each step."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        inputs: Tensor,
+        weight_hh: Tensor,
+        h: Tensor,
+        c: Tensor,
+        reset_before: Tensor | None,
+        dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor]:
+        units = h.shape[1]
+        weight = weight_hh.to(dtype)
+        gates = torch.empty_like(inputs)  # after their functions
+        cells, outputs = inputs.new_empty(2, *inputs.shape[:2], units)
+        h_tm1, c_tm1 = h, c
+        for t, x_t in enumerate(inputs.unbind(0)):
+            h_tm1, c_tm1 = (_begun(x, reset_before, t) for x in (h_tm1, c_tm1))
+            torch.add(x_t, F.linear(h_tm1.to(dtype), weight), out=gates[t])
+            i, f, g, o = gates[t].chunk(4, -1)
+            gates[t, :, : 2 * units].sigmoid_()
+            g.tanh_()
+            o.sigmoid_()
+            torch.addcmul(f * c_tm1, i, g, out=cells[t])
+            torch.mul(torch.tanh(cells[t]), o, out=outputs[t])
+            h_tm1, c_tm1 = outputs[t], cells[t]
+        ctx.save_for_backward(gates, cells, outputs, h, c, reset_before, weight)
+        return outputs, cells[-1].clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        gates, cells, outputs, h, c, reset_before, weight = ctx.saved_tensors
+        d_outputs, d_c = grads
+        d_h = torch.zeros_like(d_c)
+        d_gates = torch.empty_like(gates)
+        for t in range(len(gates) - 1, -1, -1):
+            i, f, g, o = gates[t].chunk(4, -1)
+            d_i, d_f, d_g, d_o = d_gates[t].chunk(4, -1)
+            tanh_c = torch.tanh(cells[t])
+            d_h = d_h + d_outputs[t]
+            d_c = torch.addcmul(d_c, d_h * o, 1.0 - tanh_c.square())
+            c_tm1 = _begun(c if t == 0 else cells[t - 1], reset_before, t)
+            torch.ops.aten.sigmoid_backward.grad_input(d_h * tanh_c, o, grad_input=d_o)
+            torch.ops.aten.sigmoid_backward.grad_input(d_c * g, i, grad_input=d_i)
+            torch.ops.aten.sigmoid_backward.grad_input(d_c * c_tm1, f, grad_input=d_f)
+            torch.ops.aten.tanh_backward.grad_input(d_c * i, g, grad_input=d_g)
+            d_h = _begun((d_gates[t].to(weight.dtype) @ weight).to(d_c.dtype), reset_before, t)
+            d_c = _begun(d_c * f, reset_before, t)
+        before = torch.cat([h.unsqueeze(0), outputs[:-1]])
         if reset_before is not None:
-            reset = reset_before[t].unsqueeze(-1)
-            h, c = h.masked_fill(reset, 0.0), c.masked_fill(reset, 0.0)
-        i, f, g, o = (x_t + F.linear(h.to(dtype), weight_hh)).chunk(4, -1)
-        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-        h = torch.sigmoid(o) * torch.tanh(c)
-        outputs.append(h)
-    return torch.stack(outputs), c
+            before = before.masked_fill(reset_before.unsqueeze(-1), 0.0)
+        before = before.flatten(0, 1).to(weight.dtype)
+        d_weight = (d_gates.flatten(0, 1).to(weight.dtype).t() @ before).to(h.dtype)
+        return d_gates, d_weight, d_h, d_c, None, None
+
+
+def _begun(x: Tensor, reset_before: Tensor | None, t: int) -> Tensor:
+    """State before step t, or its gradient: zero where an episode begins, even if it was NaN."""
+    return x if reset_before is None else x.masked_fill(reset_before[t].unsqueeze(-1), 0.0)
 
 
 class _Scan(torch.autograd.Function):

@@ -184,6 +184,29 @@ def test_the_lstm_is_torchs():
     torch.testing.assert_close(cell, last[0])
 
 
+def test_the_lstms_gradient_is_that_of_its_formula():
+    """By finite differences, over resets; in every input, the first state included."""
+    inputs, weight = torch.randn(5, 3, 16).double(), torch.randn(16, 4).double()
+    drawn = [x.requires_grad_() for x in (inputs, weight, *torch.randn(2, 3, 4).double())]
+    reset = torch.rand(5, 3, generator=torch.Generator().manual_seed(0)) < 0.3
+    assert 0 < int(reset.sum()) < reset.numel()
+    assert torch.autograd.gradcheck(lambda *x: recurrent.lstm(*x, reset, torch.float64), drawn)
+    assert torch.autograd.gradcheck(lambda *x: recurrent.lstm(*x, None, torch.float64), drawn)
+
+
+def test_the_lstms_weights_get_a_gradient_that_no_rounding_adds_up_in():
+    generator = torch.Generator().manual_seed(0)
+    inputs, h, c = (torch.randn(*size, generator=generator) for size in ((200, 8, 16), (8, 4), (8, 4)))
+    weight = torch.randn(16, 4, generator=generator) / 4
+    gradients = []
+    for dtype in (torch.float32, torch.bfloat16):
+        w = weight.clone().requires_grad_()
+        recurrent.lstm(inputs, w, h, c, None, dtype)[0].square().sum().backward()
+        gradients.append(w.grad)
+    exact, rounded = gradients
+    assert float((rounded - exact).norm() / exact.norm()) < 0.01
+
+
 def mingru_by_its_formula(gate, candidate, h, reset_before):
     states = []
     for t in range(len(gate)):
