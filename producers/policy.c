@@ -1,9 +1,9 @@
 /* Runs a policy program (policy.h): lays out its buffers and weights and walks its steps.
  *
  * The agents pass in blocks of rows, each through all steps, so that activations stay in cache. Where the
- * packed weights would not stay in L2 beside them, one block holds all agents instead: then each panel of
- * weights is read from memory once a step (policy_linear.c has panels outermost). Which of the two does not
- * show in the results. */
+ * packed weights would not stay in L2 beside them, a block is large instead: then each panel of weights is read from
+ * memory once for hundreds of rows (policy_linear.c has panels outermost), and beyond those the activations cost more
+ * than the weights. Which of the two does not show in the results. */
 #include "policy.h"
 
 #include <stdio.h>
@@ -20,8 +20,8 @@
 #include "policy_rowwise.h"
 #include "policy_sample.h"
 
-enum { ROW_UNIT = 48, BLOCK_BYTES = 256 * 1024, L2_BYTES_UNKNOWN = 1024 * 1024, ALIGNMENT = 64 };
-_Static_assert(ROW_UNIT % LINEAR_ROWS == 0 && ROW_UNIT % SAMPLE_ROWS == 0,
+enum { ROW_UNIT = 48, LARGE_BLOCK_ROWS = 384, BLOCK_BYTES = 256 * 1024, L2_BYTES_UNKNOWN = 1024 * 1024, ALIGNMENT = 64 };
+_Static_assert(ROW_UNIT % LINEAR_ROWS == 0 && ROW_UNIT % SAMPLE_ROWS == 0 && LARGE_BLOCK_ROWS % ROW_UNIT == 0,
                "tiles and groups never leave a block");
 
 struct hr_policy {
@@ -109,7 +109,7 @@ static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 static size_t choose_block_rows(uint32_t agents, size_t row_bytes, size_t weight_bytes) {
     long l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
     size_t all = round_up(agents, ROW_UNIT), rows = BLOCK_BYTES / (row_bytes + 1) / ROW_UNIT * ROW_UNIT;
-    if (weight_bytes > (l2 > 0 ? (size_t)l2 : L2_BYTES_UNKNOWN) / 2) return all;
+    if (weight_bytes > (l2 > 0 ? (size_t)l2 : L2_BYTES_UNKNOWN) / 2) rows = LARGE_BLOCK_ROWS;
     if (rows < ROW_UNIT) rows = ROW_UNIT;
     return rows < all ? rows : all;
 }
