@@ -89,7 +89,6 @@ class Server:
         # graph too.
         self._fixed = plan.mode == "exact" or self.device.type == "cuda"
         self._sticks = plan.mode == "exact" or plan.pickup == "slot"
-        self._life = rings[0].server_life
         self._bell = MAX_LEARNERS + index
         self._batches = 0
         self._latency_max_ns = self._version_seen = 0
@@ -116,7 +115,7 @@ class Server:
         """Takes notice of new questions."""
         for lane in self.lanes:
             for place, group in enumerate(lane.groups):
-                question = group.question(self._life)
+                question = group.question()
                 known = lane.asked.get(place)
                 if question is None:
                     lane.asked.pop(place, None)  # of a producer that died
@@ -141,7 +140,7 @@ class Server:
             if version is None:
                 version, model = self.versions.newest(held if self._sticks else ())
             else:
-                model = self.versions.exactly(version, held | set(filter(None, by_version)))
+                model = self.versions.exactly(version, held | {one for one in by_version if one is not None})
             if model is None:
                 self._refuse(some)
             else:

@@ -35,6 +35,9 @@ class Group:
         self.plan = plan = ring.plan
         begin, end = plan.group_agents[index]
         self.rows = end - begin
+        self.life = ring.server_life
+        """Of this server, as the ring counts it: a sweep that was broken off has raised it in some rings
+        only."""
         self.first_agent = plan.first_agent + begin
         self.epoch: int | None = None
         """Life of the producer whose agents' recurrent state the server has; None: of none."""
@@ -64,9 +67,9 @@ class Group:
         self.carry = memory[carry + begin * width : carry + end * width].view(np.float32)
         self.carry = self.carry.reshape(self.rows, plan.state_width)
 
-    def question(self, life: int) -> Question | None:
+    def question(self) -> Question | None:
         """What it asks this life of the server."""
-        asked = self.ring.question(self.index, life)
+        asked = self.ring.question(self.index, self.life)
         return None if asked is None else Question(*asked)
 
     def field(self, question: Question, name: str) -> NDArray[Any]:

@@ -7,7 +7,9 @@ import signal
 import time
 
 import pytest
-from command import ROOT
+import torch
+from command import CARTPOLE, ROOT, supervise
+from runs import QUICK
 
 from monitor import rundir
 
@@ -101,3 +103,45 @@ def test_a_run_goes_on_under_random_kills_and_stops(start):
         summary = is_right(run)
         assert killed > 0
         assert sum(summary["restarts"].values()) > 0
+
+
+@pytest.mark.soak
+def test_a_synchronous_run_is_taken_up_bit_for_bit_with_the_state_that_its_server_had(tmp_path):
+    settings = (*SERVED, "mode=sync", "policy.recurrent=lstm", "evaluate.episodes=0")
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    for folder, stops in ((whole, (8,)), (parts, (4, 8))):
+        folder.mkdir()
+        (folder / "run.yaml").write_text(CARTPOLE)
+        for stop in stops:
+            finished = supervise(folder, "run.yaml", *settings, "--resume", f"stop.versions={stop}")
+            assert finished.returncode == 0, finished.stderr
+    latest = "runs/toy/checkpoints/latest/policy.pt"
+    a, b = (torch.load(folder / latest, weights_only=True) for folder in (whole, parts))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.soak
+def test_a_run_whose_supervisor_was_killed_goes_on_in_the_memory_that_is_left(start):
+    """Servers die with their supervisor; the next one's producers get other lives of them."""
+    run = start(*SERVED)
+    run.until(lambda status: (status["version"] or 0) > 3)
+    run.process.kill()
+    run.process.wait()
+    finished = supervise(run.folder, "run.yaml", *SERVED, *QUICK, "stop.versions=40")
+    assert finished.returncode == 0, finished.stderr
+    assert "goes on in memory from version" in finished.stdout
+    summary = rundir.read_json(run.path / rundir.SUMMARY)
+    assert summary["slots"]["committed"] == summary["slots"]["consumed"] + summary["slots"]["dropped"]
+
+
+@pytest.mark.soak
+def test_a_server_that_is_stopped_is_found_hung_and_replaced(start):
+    run = start(*SERVED, "supervisor.hung_seconds=2", "supervisor.abort_seconds=0.5")
+    run.running()
+    run.kill("server", number=signal.SIGSTOP)
+    run.until(lambda status: status["restarts"].get("server"))
+    before = run.status()["updates"]
+    run.until(lambda status: status["updates"] > before + 2)
+    run.process.send_signal(signal.SIGTERM)
+    is_right(run)
+    assert [one["event"] for one in run.events("hung")] == ["hung"]

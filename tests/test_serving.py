@@ -124,7 +124,9 @@ def test_a_slot_whose_server_died_is_given_up_and_its_worlds_go_on_with_zero_sta
         rig.grant()
         counters = lambda slot: rig.supervisor.counters(slot)  # noqa: E731
         until(lambda: counters(SERVER_SLOT)["rows"] > 400)
-        first._life = 1000  # it answers nobody any more
+        for lane in first.lanes:
+            for group in lane.groups:
+                group.life = 1000  # it answers nobody any more
         ring.sweep_server()
         until(lambda: counters(LEARNER_SLOT + 1)["abandoned_steps_server"] > 90)
         rig.serve()
@@ -133,6 +135,22 @@ def test_a_slot_whose_server_died_is_given_up_and_its_worlds_go_on_with_zero_sta
         assert np.abs(lease.array("obs")[0]).max() > 0.05, "a reset of cartpole stays within 0.05"
         assert lease.valid_steps > 0
         lease.ack()
+
+
+def test_lives_are_each_rings_own(tmp_path, one_thread):
+    """A supervisor that was killed in its sweep, and the next one's, leave rings with different ones."""
+    with ServedRig(run_file(tmp_path, count=2)) as rig:
+        rig.segments.rings[0].sweep_server()
+        rig.publish(0, np.zeros(rig.weights.count, np.float32))
+        rig.serve()
+        rig.spawn()
+        rig.grant()
+        found = set()
+        for lease in rig.leases():
+            found.add(lease.ring)
+            lease.ack()
+            if len(found) == 2:
+                break
 
 
 def test_versions_are_those_asked_for_or_newer_ones(tmp_path, one_thread):
