@@ -113,7 +113,8 @@ def test_a_synchronous_run_is_taken_up_bit_for_bit_with_the_state_that_its_serve
         folder.mkdir()
         (folder / "run.yaml").write_text(CARTPOLE)
         for stop in stops:
-            finished = supervise(folder, "run.yaml", *settings, "--resume", f"stop.versions={stop}")
+            again = ["--resume"] if (folder / "runs").exists() else []
+            finished = supervise(folder, "run.yaml", *settings, *again, f"stop.versions={stop}")
             assert finished.returncode == 0, finished.stderr
     latest = "runs/toy/checkpoints/latest/policy.pt"
     a, b = (torch.load(folder / latest, weights_only=True) for folder in (whole, parts))
