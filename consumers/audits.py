@@ -218,7 +218,8 @@ class Audits:
         mask = None if batch.mask is None else part.take(batch.mask)
         kept = None if batch.kept is None else part.take(batch.kept)
         shape = (batch.horizon, part.size, *batch.observations[0].shape[2:])
-        obs = batch.observe(part.runs, batch.horizon, torch.empty(shape, device=self._device))
+        dtype = self._model.obs_dtype(torch.float32)
+        obs = batch.observe(part.runs, batch.horizon, torch.empty(shape, dtype=dtype, device=self._device))
         state, resets = batch.memory(part, batch.horizon) or (None, None)
         error = scale = 0.0
         steps = unaudited = 0

@@ -72,6 +72,23 @@ def acted(updater, on, version):
     return on
 
 
+def test_bytes_that_stand_for_categories_are_audited_as_bytes():
+    grid = {"rows": 4, "columns": 5, "planes": 2, "values": [3, 6]}
+    obs = {"dtype": "uint8", "shape": [46], "grid": grid, "coded": 4}
+    policy = {"channels": 4, "recurrent": "mingru", "recurrent_width": 8}
+    updater = update(policy=policy, spec=SPEC | {"obs": obs})
+    on, rng = slots(), np.random.default_rng(1)
+    for slot in on:
+        shape = slot.fields["obs"].shape[:2]
+        cells = np.stack([rng.integers(0, n, (*shape, 20)) for n in grid["values"]], -1)
+        rest = rng.integers(0, 128, (*shape, 6))
+        slot.fields["obs"] = np.concatenate([cells.reshape(*shape, 40), rest], -1).astype(np.uint8)
+    figures = train(updater, acted(updater, on, 0), recurrent=True)
+    assert figures["audit_label_steps"] > 0
+    assert figures["audit_label_error"] < 1e-5
+    assert not figures["alarms"]
+
+
 def names(figures):
     return {alarm.audit for alarm in figures["alarms"]}
 
