@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from producers.program_format import Program
+from producers.program_format import READS_BYTES, Program
 
 KEPT_VERSIONS = 8  # of the weights, for audits, where nothing bounds the lag
 KEPT_BYTES = 1 << 28  # of them at most, whatever the bound on the lag
@@ -29,6 +29,7 @@ UNIT = {"mingru": 36, "lstm": 70}  # by unit of a recurrent layer and step
 STEP, STEP_LOGIT = 150, 32  # of the loss, by step and by logit of it
 BATCH_STEP, BATCH_HEAD, BATCH_CHOICE = 360, 12, 2  # fields, estimates and figures of a whole batch
 PART_FREE = {"slice", "reshape", "mask", "head"}  # operations that leave nothing behind
+PASSING, PASSING_SHARE = {"activation", "embedding"}, 0.25  # of their outputs most is gone before the peak
 ELEMENTS = {"uint8": 1, "int8": 1, "int32": 4, "float32": 4}
 
 
@@ -108,17 +109,19 @@ def row_bytes(program: Program, item: int) -> int:
     """What one step leaves behind in the network on its way forward, and takes on its way back; `item`: bytes
     of an element of a matrix product."""
     obs = program.buffers[program.obs]
-    cast = any(op.kind == "cast_affine" for op in program.ops)
-    held, recurrent = float(obs.width * (item if cast else ELEMENTS[obs.dtype])), 0
+    as_bytes = any(op.kind in READS_BYTES for op in program.ops)
+    once, held, recurrent = obs.width * (ELEMENTS[obs.dtype] if as_bytes else 0), 0.0, 0
     for op in program.ops:
         width = program.buffers[op.output].width
         if op.kind in UNIT:
             recurrent += UNIT[op.kind] * width
-        elif op.kind == "activation":
-            held += 0.0 if op.attrs["function"] == "relu" else width * item / 4  # relu: in place
+        elif op.kind == "activation" and op.attrs["function"] == "relu":
+            pass  # in place
+        elif op.kind in PASSING:
+            held += PASSING_SHARE * width * item
         elif op.kind not in PART_FREE:
             held += width * (FLOAT if op.kind == "layer_norm" else item)
-    return int(ACTIVATION * held) + recurrent
+    return once + int(ACTIVATION * held) + recurrent
 
 
 def uses_gpu(config: Any, hardware: Hardware) -> bool:

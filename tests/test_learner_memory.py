@@ -27,6 +27,7 @@ WHOLE = [
 ]
 MORE = [
     ("policy.hidden=[512]",),
+    ("sim={name: realm, width: 64, height: 64, agents: 32}", "policy.preset=small"),
     ("policy.recurrent=lstm", "policy.activation=gelu-erf"),
     (
         "policy.recurrent=mingru",
