@@ -29,9 +29,15 @@ class Optimizer:
     are moved as one: for a small net the calls cost more than the work.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], settings: Settings):
-        """Takes over the parameters' gradients, which are 0 afterwards."""
-        parameters = [p for p in parameters if p.requires_grad]
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        settings: Settings,
+        tables: Iterable[nn.Parameter] = (),
+    ):
+        """Takes over the parameters' gradients, which are 0 afterwards. `tables`: those whose rows are looked
+        up, and that are no matrix of a product: AdamW moves them in any case."""
+        parameters, looked_up = [p for p in parameters if p.requires_grad], {id(p) for p in tables}
         self._max_norm = settings.max_grad_norm
         self._runs = [_Run(run) for run in _side_by_side(parameters)]
         self.gradients = [run.gradient for run in self._runs]
@@ -40,8 +46,8 @@ class Optimizer:
         matrices: list[nn.Parameter] = []
         others: list[nn.Parameter] = [run.whole for run in self._runs]
         if settings.optimizer == "muon":
-            matrices = [p for p in parameters if p.ndim == 2]
-            others = [p for p in parameters if p.ndim != 2]
+            matrices = [p for p in parameters if p.ndim == 2 and id(p) not in looked_up]
+            others = [p for p in parameters if p.ndim != 2 or id(p) in looked_up]
         self._parts: list[torch.optim.Optimizer] = []
         if matrices:
             self._parts.append(

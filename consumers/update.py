@@ -59,7 +59,10 @@ class Update:
         self.peers = peers or Alone()
         self.settings, self.program, self.device = settings, program, device
         self.model = make(program, seed=seed).to(device)
-        self.optimizer = Optimizer(self.model.parameters(), settings)
+        tables = [op.weights[0].name for op in program.ops if op.kind == "embedding"]
+        self.optimizer = Optimizer(
+            self.model.parameters(), settings, [self.model.get_parameter(name) for name in tables]
+        )
         self.generator = torch.Generator()  # draws minibatches
         self.generator.manual_seed((seed + self.peers.index * SEEDS_APART) % 2**64)
         self.values = ValueStatistics()

@@ -54,6 +54,22 @@ def test_adamw_is_the_published_rule():
             np.testing.assert_allclose(p.detach().numpy(), w, rtol=2e-5, atol=1e-6)
 
 
+def test_a_table_whose_rows_are_looked_up_is_no_matrix_to_muon():
+    nets = [module() for _ in range(3)]
+    (_, whole), (_, table), (_, adamw) = (
+        (
+            Optimizer(net.parameters(), settings(optimizer=kind), tables).step(backward(net), 1e-2),
+            net[0].weight,
+        )
+        for net, kind, tables in zip(
+            nets, ("muon", "muon", "adamw"), ([], [nets[1][0].weight], []), strict=True
+        )
+    )
+    assert torch.equal(table, adamw)
+    assert not torch.allclose(whole, adamw)
+    assert not torch.allclose(nets[1][2].weight, nets[2][2].weight), "all other matrices are"
+
+
 def test_muon_moves_matrices_along_an_orthogonal_direction_and_adamw_the_rest():
     net, lr = module(), 1e-2
     before = [p.detach().clone() for p in net.parameters()]
@@ -147,8 +163,10 @@ def test_frozen_parameters_are_left_alone():
 
 @pytest.mark.parametrize(
     ("kind", "changes"),
-    [("adamw", {"betas": (0.5, 0.6), "eps": 1e-3, "weight_decay": 0.5}),
-     ("muon", {"betas": (0.5, 0.6), "momentum": 0.1, "weight_decay": 0.5})],
+    [
+        ("adamw", {"betas": (0.5, 0.6), "eps": 1e-3, "weight_decay": 0.5}),
+        ("muon", {"betas": (0.5, 0.6), "momentum": 0.1, "weight_decay": 0.5}),
+    ],
 )
 def test_settings_that_have_changed_since_apply_to_a_restored_optimizer(kind, changes):
     """Moments are restored, and settings are those of today."""
