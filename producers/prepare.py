@@ -50,11 +50,12 @@ class Prepared:
 
     @property
     def _one_group(self) -> list[str]:
-        if not self.document.config.servers or self.worlds > 1:
+        if not self.document.config.servers or self.worlds % 2 == 0:
             return []
         return [
-            "policy.placement: server with one world a producer: it has one group of agents, so its world "
-            "stands still while the server computes; with two, one would step meanwhile (producers.agents)"
+            f"policy.placement: server, and worlds of each producer: {self.worlds}. That is one group of "
+            "agents, which stands still while the server computes; of an even number of worlds one half would step "
+            "meanwhile (producers.agents)"
         ]
 
 
@@ -294,7 +295,7 @@ def _plan(prepared: Prepared, ring: int) -> Any:
         first_agent=ring * settings.producers.agents,
         # Ahead by K versions, a state between two slots lies on no border of a version.
         world_state_bytes=spec["state_bytes"] if settings.exact and settings.staleness.exact == 0 else 0,
-        groups=min(2, prepared.worlds) if settings.servers else 1,
+        groups=2 if settings.servers and prepared.worlds % 2 == 0 else 1,
         server=1 + ring * settings.servers // int(settings.producers.count) if settings.servers else 0,
         params={name: float(value) for name, value in prepared.parameters.items()},
     )

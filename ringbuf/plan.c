@@ -79,7 +79,7 @@ int hr_plan_check(const hr_plan *p, uint32_t slots, char *error, size_t capacity
         return hr_fail(error, capacity, "plan: ring %u of %u producers, batches of %u slots", p->ring,
                        p->producers, p->batch_slots);
     if (p->server > HR_MAX_SERVERS || p->groups > HR_MAX_GROUPS ||
-        (p->server ? p->full != HR_BLOCK : p->groups != 1))
+        p->worlds % p->groups != 0 || (p->server ? p->full != HR_BLOCK : p->groups != 1))
         return hr_fail(error, capacity, "plan: server %u, %u groups, full %u", p->server, p->groups, p->full);
     if (p->start_sequence > HR_SEQUENCE_END - 2ull * slots)
         return hr_fail(error, capacity, "plan: start sequence %llu is past the last one",

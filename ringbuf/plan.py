@@ -5,7 +5,6 @@ the extension gives. """
 
 from __future__ import annotations
 
-import itertools
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -174,9 +173,9 @@ class Plan:
 
     @property
     def group_agents(self) -> tuple[tuple[int, int], ...]:
-        """First agent and the one behind the last of each group: whole worlds."""
-        ends = [self.worlds * group // self.groups * self.world_agents for group in range(self.groups + 1)]
-        return tuple(itertools.pairwise(ends))
+        """First agent and the one behind the last of each group: whole worlds, as many in each."""
+        size = self.agents // self.groups
+        return tuple((group * size, (group + 1) * size) for group in range(self.groups))
 
     def pack(self) -> bytes:
         """The C struct."""

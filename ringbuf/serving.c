@@ -26,8 +26,8 @@ float *hr_serving_carry(const hr_ring *r)
 
 void hr_serving_worlds(const hr_plan *p, uint32_t group, uint32_t *first, uint32_t *count)
 {
-    *first = (uint32_t)((uint64_t)p->worlds * group / p->groups);
-    *count = (uint32_t)((uint64_t)p->worlds * (group + 1) / p->groups) - *first;
+    *count = p->worlds / p->groups;
+    *first = *count * group;
 }
 
 static hr_request *request_of(const hr_ring *r, uint32_t group)

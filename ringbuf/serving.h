@@ -50,7 +50,7 @@ hr_serving_layout hr_serving_layout_of(const hr_plan *plan);
 uint8_t *hr_serving_reset_before(const hr_ring *r);
 float *hr_serving_carry(const hr_ring *r);
 
-/* The worlds of a group: *count from *first on. Groups differ by one world at most. */
+/* The worlds of a group: *count from *first on, as many in each. */
 void hr_serving_worlds(const hr_plan *plan, uint32_t group, uint32_t *first, uint32_t *count);
 
 /* ---- producer ---- */

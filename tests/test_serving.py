@@ -137,6 +137,15 @@ def test_a_slot_whose_server_died_is_given_up_and_its_worlds_go_on_with_zero_sta
         lease.ack()
 
 
+@pytest.mark.parametrize(("agents", "groups"), [(1, 1), (3, 1), (4, 2)])
+def test_groups_are_equal_and_whole_worlds_or_there_is_one(tmp_path, agents, groups):
+    with ServedRig(run_file(tmp_path, agents=agents)) as rig:
+        plan = rig.rings[0].plan
+        assert plan.groups == groups
+        assert {end - begin for begin, end in plan.group_agents} == {agents // groups}
+        assert any("one group of agents" in text for text in rig.prepared.warnings) == (groups == 1)
+
+
 def test_lives_are_each_rings_own(tmp_path, one_thread):
     """A supervisor that was killed in its sweep, and the next one's, leave rings with different ones."""
     with ServedRig(run_file(tmp_path, count=2)) as rig:
