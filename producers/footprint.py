@@ -23,9 +23,10 @@ MULTIPLIES_BF16 = {"avx512_bf16", "amx_bf16"}  # flags of such processors
 SMI_SECONDS = 10.0
 FLOAT = 4
 # Measured. What is freed is not given back, and blocks of other sizes leave gaps: peaks are that much above
-# the sum of what lives at one time.
-ACTIVATION = 2.2  # bytes at the peak, gradients included, by byte of an operation's output
-UNIT = {"mingru": 36, "lstm": 70}  # by unit of a recurrent layer and step
+# the sum of what lives at one time, and from run to run they differ by a block or two.
+ACTIVATION = 1.8  # bytes at the peak by byte of an operation's output
+WIDEST = 2.5  # by byte of the widest linear operation's, for gradients on their way
+UNIT = {"mingru": 32, "lstm": 70}  # by unit of a recurrent layer and step
 STEP, STEP_LOGIT = 150, 32  # of the loss, by step and by logit of it
 BATCH_STEP, BATCH_HEAD, BATCH_CHOICE = 360, 12, 2  # fields, estimates and figures of a whole batch
 PART_FREE = {"slice", "reshape", "mask", "head"}  # operations that leave nothing behind
@@ -85,7 +86,7 @@ def need(config: Any, program: Program, hardware: Hardware, parts: int) -> Need:
     gpu = uses_gpu(config, hardware)
     segments = learner.batch_slots // learner.count * config.producers.agents
     minibatch = segments // learner.minibatches
-    steps, part_steps = segments * horizon, minibatch // parts * (horizon + 1)
+    steps, part_steps = segments * horizon, minibatch // parts * (horizon + 1 - learner.burn_in)
     bf16 = learner.precision == "bf16" or (learner.precision == "auto" and (gpu or hardware.bf16))
 
     copies = 6 + kept_at_most(kept_versions(config), program.count) + learner.anchored
@@ -110,7 +111,7 @@ def row_bytes(program: Program, item: int) -> int:
     of an element of a matrix product."""
     obs = program.buffers[program.obs]
     as_bytes = any(op.kind in READS_BYTES for op in program.ops)
-    once, held, recurrent = obs.width * (ELEMENTS[obs.dtype] if as_bytes else 0), 0.0, 0
+    once, held, widest, recurrent = obs.width * (ELEMENTS[obs.dtype] if as_bytes else 0), 0.0, 0, 0
     for op in program.ops:
         width = program.buffers[op.output].width
         if op.kind in UNIT:
@@ -121,7 +122,8 @@ def row_bytes(program: Program, item: int) -> int:
             held += PASSING_SHARE * width * item
         elif op.kind not in PART_FREE:
             held += width * (FLOAT if op.kind == "layer_norm" else item)
-    return once + int(ACTIVATION * held) + recurrent
+            widest = max(widest, width * item if op.kind == "linear" else 0)
+    return once + int(ACTIVATION * held + WIDEST * widest) + recurrent
 
 
 def uses_gpu(config: Any, hardware: Hardware) -> bool:
