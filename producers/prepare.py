@@ -54,8 +54,8 @@ class Prepared:
             return []
         return [
             f"policy.placement: server, and worlds of each producer: {self.worlds}. That is one group of "
-            "agents, which stands still while the server computes; of an even number of worlds one half would "
-            "step meanwhile (producers.agents)"
+            "agents, which stands still while the server computes; of an even number of worlds one half "
+            "would step meanwhile (producers.agents)"
         ]
 
 
