@@ -3,10 +3,12 @@
     python -m bench.policy [--seconds N] [--json FILE]
 
 Acting: hr_policy_act (forward pass, sampling, log-probabilities) for 1024 agents on one core; a recurrent
-layer beside a linear one of as many multiplications, and their ratio. Training:
-forward, backward and a fused AdamW step on batches of 8192, in float32, under bf16 autocast, and with weights
-kept in bf16 beside float32 masters; on one thread and on all cores. Of many short runs the best and the
-median: on a shared machine the first is what the code can do, the second what it got.
+layer beside a linear one of as many multiplications, and their ratio. Training: forward, backward and a fused
+AdamW step on batches of 8192, in float32, under bf16 autocast, and with weights kept in bf16 beside float32
+masters; on one thread and on all cores. Of many short runs the best and the median: on a shared machine the
+first is what the code can do, the second what it got. The presets of `policy.preset`, over an observation of
+1707 bytes: acting in C, torch's forward pass and training on segments of 16 steps of 128 agents, by one
+thread and in seconds of its own, not of the clock.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from config.rules import PRESETS
 from consumers.allocator import keep_freed_memory
 from consumers.models import PolicyModel
 from producers.c_policy import CPolicy
@@ -31,17 +34,26 @@ AGENTS = 1024
 BATCH = 8192
 NETWORKS = ([128], [128, 128])
 SPEC = {"obs": {"dtype": "float32", "shape": [118]}, "heads": [{"choices": 3}], "mask": False}
+GRID = {"rows": 11, "columns": 15, "planes": 10, "values": [4, 4, 17, 5, 3, 5, 5, 5, 7, 4]}
+MANY = {
+    "obs": {"dtype": "uint8", "shape": [1707], "grid": GRID, "coded": 47},
+    "heads": [{"choices": 26}],
+    "mask": False,
+}
+SEGMENTS = (16, 128)  # steps, agents
 
 
-def per_call(call: Callable[[], object], seconds: float) -> tuple[float, float]:
-    """Best and median seconds of a call."""
+def per_call(
+    call: Callable[[], object], seconds: float, clock: Callable[[], float] = time.perf_counter
+) -> tuple[float, float]:
+    """Best and median seconds of a call, by `clock`."""
     for _ in range(5):
         call()
     times, end = [], time.perf_counter() + seconds
     while time.perf_counter() < end:
-        begin = time.perf_counter()
+        begin = clock()
         call()
-        times.append(time.perf_counter() - begin)
+        times.append(clock() - begin)
     return min(times), float(np.median(times))
 
 
@@ -146,10 +158,59 @@ def training(hidden: list[int], precision: str, threads: int, seconds: float) ->
     }
 
 
+def many_observations(rows: int) -> np.ndarray:
+    """[rows, 1707] uint8, each byte within its range."""
+    generator = np.random.default_rng(0)
+    cells = (generator.random((rows, 165, 10)) * np.array(GRID["values"])).astype(np.uint8)
+    rest = generator.integers(0, 128, (rows, 57), np.uint8)
+    return np.concatenate([cells.reshape(rows, -1), rest], 1)
+
+
+def preset(name: str, seconds: float) -> dict[str, Any]:
+    """Rows a second of a preset's network: acting, forward passes and training in float32 and bf16."""
+    torch.set_num_threads(1)
+    program = build(PRESETS[name], MANY)
+    model, actor = PolicyModel(program, seed=0), CPolicy(program, AGENTS)
+    actor.load(model.flat_weights().numpy())
+    acting_obs, acting_state = many_observations(AGENTS), np.zeros((AGENTS, program.state_width), np.float32)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    generator = torch.Generator().manual_seed(0)
+    rows = SEGMENTS[0] * SEGMENTS[1]
+    obs = torch.from_numpy(many_observations(rows)).view(*SEGMENTS, -1)
+    state, reset = model.initial_state(SEGMENTS[1]), torch.rand(SEGMENTS, generator=generator) < 0.01
+    action = torch.randint(0, 26, (*SEGMENTS, 1), generator=generator)
+    advantage, target = torch.randn(2, *SEGMENTS, generator=generator)
+
+    def forward(bf16: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            logits, value, _ = model.unroll(obs, state, reset)
+        return logits, value
+
+    def train(bf16: bool) -> None:
+        optimizer.zero_grad()
+        logits, value = forward(bf16)
+        log_prob, entropy = model.log_prob_entropy(logits, action)
+        loss = (value - target).square().mean() - (log_prob * advantage).mean() - 0.01 * entropy.mean()
+        loss.backward()
+        optimizer.step()
+
+    def rate(call: Callable[[], object], rows: int) -> tuple[float, float]:
+        best, median = per_call(call, seconds, time.thread_time)
+        return rows / best, rows / median
+
+    figures: dict[str, Any] = {"preset": name, "parameters": program.count}
+    figures["acting"] = rate(lambda: actor.act(acting_obs, state=acting_state), AGENTS)
+    for precision in ("float32", "bf16"):
+        bf16 = precision == "bf16"
+        figures[f"forward {precision}"] = rate(torch.no_grad()(lambda: forward(bf16)), rows)  # noqa: B023
+        figures[f"training {precision}"] = rate(lambda: train(bf16), rows)  # noqa: B023
+    return figures
+
+
 def measure(seconds: float) -> dict[str, Any]:
     """All figures, `seconds` each; prints them as they come."""
     keep_freed_memory()
-    figures: dict[str, Any] = {"acting": [], "recurrent": [], "training": []}
+    figures: dict[str, Any] = {"acting": [], "recurrent": [], "presets": [], "training": []}
     print(f"acting, one core, {AGENTS} agents            best      median")
     for hidden, activation in ((NETWORKS[0], "relu"), (NETWORKS[1], "relu"), (NETWORKS[1], "tanh")):
         one = acting(hidden, activation, seconds)
@@ -168,6 +229,12 @@ def measure(seconds: float) -> dict[str, Any]:
                 f" {one['median_passes_per_second'] / 1e6:6.2f} M/s  {one['gflops']:.0f} GFLOP/s,"
                 f" {one['of_linear']:.2f} of a linear layer's speed"
             )
+    print("presets, one core                         best      median")
+    for name in ("full", "small"):
+        one = preset(name, seconds)
+        figures["presets"].append(one)
+        for what, (best, median) in list(one.items())[2:]:
+            print(f"  {name:6} {what:20} {best / 1e3:14.1f} k/s {median / 1e3:6.1f} k/s")
     print(f"training, batches of {BATCH}               best      median")
     for threads in sorted({1, len(os.sched_getaffinity(0))}):
         for hidden in NETWORKS:
