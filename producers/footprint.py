@@ -181,7 +181,8 @@ def shortfall(
         found, budget = on_device(one, config, hardware), min(hardware.gpu_bytes) // sharing
         if found > budget:
             return _problem(config, program, hardware, one, found, budget, "its part of a GPU is")
-    if memory_bytes is not None:
+    # Rings that do not fit by themselves are told of where they are made.
+    if memory_bytes is not None and rings_bytes < memory_bytes:
         here = one.process if uses_gpu(config, hardware) else one.total
         budget = (memory_bytes - rings_bytes) // learner.count
         if here > budget:
