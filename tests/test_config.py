@@ -330,8 +330,8 @@ def test_a_wrong_override_is_named_instead_of_a_line(problems, override, text):
         (["learner.burn_in=4"], "learner.burn_in: warms up the state of a recurrent policy"),
         (
             ["learner.burn_in=64", "policy.recurrent=lstm"],
-            "learner.burn_in: 64 of the 64 steps of a segment (rollout.horizon) would leave none to train on; "
-            "needs 63 or less",
+            "learner.burn_in: 64 of the 64 steps of a segment (rollout.horizon) would leave none to train "
+            "on; needs 63 or less",
         ),
         (
             ["learner.count=3", "learner.batch_slots=3"],
