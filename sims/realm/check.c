@@ -120,8 +120,8 @@ static int check_window(const realm *w, int32_t i, const uint8_t *obs) {
             int32_t level = who > 0 ? w->agent[who - 1].combat : who < 0 ? w->beast[-1 - who].level : 0;
             if (who != 0) seen = level / 4 - own + 2;
             HOLD(obs[PLANE_RANK] == (seen < 0 ? 0 : seen > 4 ? 4 : seen));
-            for (int plane = 0; plane < PLANES; plane++)
-                HOLD(plane == PLANE_RANK || obs[plane] == cell(w, t)[plane]);
+            HOLD(memcmp(obs, cell(w, t), PLANE_RANK) == 0);
+            HOLD(memcmp(obs + PLANE_HEALTH, cell(w, t) + PLANE_HEALTH, PLANES - PLANE_HEALTH) == 0);
         }
     }
     return 0;
