@@ -44,7 +44,7 @@ TASKS = {
 }
 
 # What a fault changes in producers/rollout.c; PLANT names the one that is active.
-MARK = "#define WAIT_SLICE_NS 100000000ull\n"
+MARK = '#include "rollout_step.h"\n'
 SWITCH = """
 static int planted(const char *fault) {
     const char *active = getenv("PLANT");
@@ -59,27 +59,27 @@ FAULTS = (
     ),
     ("    while (!" + COPY, '    while (!(planted("stale") && r->loaded != HR_NONE) && !' + COPY),
     (
-        "r->reset_before[i] = (uint8_t)(term[i] | (live[i] ^ 1u));",
-        'r->reset_before[i] = planted("unreset") ? 0 : (uint8_t)(term[i] | (live[i] ^ 1u));',
+        "        r->step++;\n",
+        '        r->step++;\n        if (planted("unreset")) memset(r->reset_before, 0, agents);\n',
     ),
     (
-        "row(mask, r->mask_bytes, t), r->state",
-        'planted("unmasked") ? NULL : row(mask, r->mask_bytes, t), r->state',
+        "s.mask ? s.mask + r->mask_bytes * t : NULL, r->state",
+        's.mask && !planted("unmasked") ? s.mask + r->mask_bytes * t : NULL, r->state',
     ),
     (
-        "r->noise_key, plan->first_agent, r->step, 0, row(action",
-        'r->noise_key, plan->first_agent, r->step, planted("greedy"), row(action',
+        "r->noise_key, plan->first_agent, r->step, 0, s.action",
+        'r->noise_key, plan->first_agent, r->step, planted("greedy"), s.action',
     ),
     (
-        "        policy_ns += since(&mark);\n",
+        "        policy_ns += hr_since(&mark);\n",
         """        if (planted("bf16"))
             for (uint32_t i = 0; i < agents; i++) {
                 uint32_t bits;
-                memcpy(&bits, logprob + (size_t)t * agents + i, sizeof bits);
+                memcpy(&bits, s.logprob + (size_t)t * agents + i, sizeof bits);
                 bits = (bits + 0x8000u) & 0xffff0000u;
-                memcpy(logprob + (size_t)t * agents + i, &bits, sizeof bits);
+                memcpy(s.logprob + (size_t)t * agents + i, &bits, sizeof bits);
             }
-        policy_ns += since(&mark);
+        policy_ns += hr_since(&mark);
 """,
     ),
 )
