@@ -261,8 +261,7 @@ def test_settings_that_change_on_the_way_hold_for_both_from_the_same_version_on(
     assert "learning_rate: 0.001" in resolved
     for waits, rate in ((0, 3e-4), (1, 2e-4)):
         assert run.until(lambda: run.counters()["updates"] > 2)
-        os.kill(run.producers[waits].pid, signal.SIGSTOP)
-        assert run.until(lambda waits=waits: leased(run.rings[1 - waits]) and not leased(run.rings[waits]))
+        hold(run, waits)
         path.write_text(resolved.replace("learning_rate: 0.001", f"learning_rate: {rate!r}"))
         run.control.announce_settings()  # one has its part of a batch, the other waits for it and is woken
         time.sleep(0.2)
@@ -272,6 +271,23 @@ def test_settings_that_change_on_the_way_hold_for_both_from_the_same_version_on(
     assert run.until(lambda: run.counters()["updates"] > updates + 2)
     assert run.stop() == 0
     run.check_books()
+
+
+def hold(run, waits):
+    """Stops a producer so that its learner lacks its part of a batch and the other has its own. Stopped at
+    another moment it may show a version that closes the gate with both parts there."""
+
+    def lacks():
+        return leased(run.rings[1 - waits]) and not leased(run.rings[waits])
+
+    while True:
+        os.kill(run.producers[waits].pid, signal.SIGSTOP)
+        until = time.monotonic() + 1.0
+        run.until(lambda until=until: lacks() or time.monotonic() > until)
+        if lacks():
+            return
+        os.kill(run.producers[waits].pid, signal.SIGCONT)
+        time.sleep(0.01)
 
 
 def leased(ring):
