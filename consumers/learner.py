@@ -38,7 +38,7 @@ from consumers.lineage import GaveUp, Lineage, NoCheckpoint
 from consumers.machine import Unavailable, choose_bf16, choose_device, choose_threads
 from consumers.peers import Alone, Lost, Peers, join
 from consumers.pinned import Pinned
-from consumers.process import settle_in
+from consumers.process import leave, settle_in
 from consumers.saving import Saver
 from consumers.score import ScoreWindow
 from consumers.update import Update
@@ -425,9 +425,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    with contextlib.suppress(OSError):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    # Everything is written. torch takes most of a second to tear itself down; every stop would wait for it.
-    os._exit(code)
+    leave(main(sys.argv[1:]))

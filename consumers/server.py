@@ -28,7 +28,7 @@ from config import exits
 from consumers.acting import Step, Versions
 from consumers.allocator import keep_freed_memory
 from consumers.machine import Unavailable, choose_device
-from consumers.process import settle_in
+from consumers.process import leave, settle_in
 from consumers.serving import Group, Question, lanes_of
 from producers.c_heads import CHeads
 from producers.opaque import decode
@@ -312,9 +312,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    with contextlib.suppress(OSError):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    # Everything is written, and torch takes most of a second to tear itself down.
-    os._exit(code)
+    leave(main(sys.argv[1:]))

@@ -27,6 +27,7 @@ import torch
 from torch import distributed
 
 from consumers import evaluate, learner
+from consumers.process import leave
 from monitor import procfs
 
 MESSAGE_BYTES = 1 << 16
@@ -97,7 +98,4 @@ def play(run: Path, episodes: int, worlds: int, seconds: float) -> dict[str, Any
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # torch takes most of a second to tear itself down
+    leave(main(sys.argv[1:]))
