@@ -182,6 +182,7 @@ class RunCollector(Collector):
             self._add("run_state", name == state, name)
         learner = self.control.counters(self.table.learner)
         total = facts.before + Totals.read(self.control, self.rings, self.table.producers, self.table.learner)
+        self._add("run_start_timestamp_seconds", self.control.created_unix)
         self._add("run_attempt", facts.attempt)
         # Until the learner has read its checkpoint, what the supervisor has read of it.
         self._add("run_samples", learner["run_steps"] if learner["ready"] else status.get("steps") or 0)

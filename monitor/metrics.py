@@ -27,6 +27,7 @@ METRICS = _entries(
     ("build_info", "gauge", "version commit python torch cuda", "Always 1."),
     ("run_info", "gauge", "run_id config_sha256", "Always 1."),
     ("run_state", "gauge", "state", "1 for the state the run is in, 0 for the others."),
+    ("run_start_timestamp_seconds", "gauge", "", "Unix time of the counters' start: the shared memory was made."),
     ("run_attempt", "gauge", "", "Number of this attempt at the run."),
     ("run_samples", "gauge", "", "Valid agent-steps behind the policy, over all attempts; may step back."),
     ("run_bytes", "gauge", "", "Packed payload committed, over all attempts."),
