@@ -73,43 +73,51 @@ class Pool:
 
     Given the steps before it, the mean of w is 1 for each step, so that steps are not correlated; but what is
     wrong with one, be it by rounding, is wrong with its neighbours. So the standard error is that of the
-    segments' sums, and holds either way. One more step is counted into it, whose ratio is UNSEEN_RATIO times
-    the largest seen: a sample that has missed a rare and large ratio has too small a mean and too small an
-    error."""
+    segments' sums, and holds either way. A sample that has missed a rare and large ratio has too small a mean
+    and too small an error: so one more step is counted into it, whose ratio is UNSEEN_RATIO times the largest
+    seen; and of discrete actions it is at least that of telling the action taken from all others. Its
+    probabilities m and p under both policies are known, so the ratio of the others too, (1 - p) / (1 - m), and
+    the variance between the two, (p - m)^2 / (m (1 - m)) = (w - 1)^2 m / (1 - m)."""
 
     def __init__(self) -> None:
         self.batches = self.steps = 0
         self._largest = 0.0  # w
-        self._sums = np.zeros(6)  # over w - 1 of steps and segments, as in `add`
+        self._sums = np.zeros(7)  # over w - 1 of steps and segments, as in `add`
 
-    def add(self, log_ratio: Tensor, kept: Tensor | None) -> None:
-        """log w [T, A] of one batch, of the steps `kept` (None: all)."""
+    def add(self, log_ratio: Tensor, kept: Tensor | None, chance: Tensor | None = None) -> None:
+        """log w [T, A] of one batch, of the steps `kept` (None: all); `chance`: log-probabilities [T, A] of what
+        was done, under the policy that did it, where actions are discrete."""
         apart = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).expm1_()
         counts = apart.new_full(apart.shape[1:], len(apart)) if kept is None else kept.sum(0).float()
         if kept is not None:
             apart = torch.where(kept, apart, 0.0)
         by_segment, flat = apart.sum(0), apart.flatten()
+        unseen = counts.new_zeros(())
+        if chance is not None:
+            odds = chance.exp() / (-chance.expm1()).clamp(min=torch.finfo(torch.float32).eps)
+            odds = odds if kept is None else torch.where(kept, odds, 0.0)
+            unseen = (odds.flatten() * flat).dot(flat)
         found = torch.stack(
             [
                 counts.sum(), by_segment.sum(), flat.dot(flat), by_segment.dot(by_segment),
-                by_segment.dot(counts), counts.dot(counts), flat.max(),
+                by_segment.dot(counts), counts.dot(counts), unseen, flat.max(),
             ]
         ).tolist()  # fmt: skip
         self.batches += 1
         self.steps += int(found[0])
-        self._sums += found[:6]
-        self._largest = max(self._largest, 1.0 + found[6])
+        self._sums += found[:7]
+        self._largest = max(self._largest, 1.0 + found[7])
 
     def judge(self) -> tuple[float, float]:
         """The mean of w, and the limit on its distance from 1: NaN where nothing can be said."""
-        steps, total, squares, by_segment, crossed, lengths = self._sums.tolist()
+        steps, total, squares, by_segment, crossed, lengths, unseen = self._sums.tolist()
         if steps == 0:
             return math.nan, math.nan
         mean = total / steps  # of w - 1
         square = 1.0 + 2.0 * mean + squares / steps  # the mean of w^2; all w may be 0 in float32
         ess = (1.0 + mean) ** 2 / square if square > 0.0 else 0.0
         spread = max(0.0, by_segment - 2.0 * mean * crossed + mean * mean * lengths)
-        error = math.sqrt(spread + (UNSEEN_RATIO * self._largest) ** 2) / steps
+        error = math.sqrt(max(spread, unseen) + (UNSEEN_RATIO * self._largest) ** 2) / steps
         limit = RATIO_LIMIT + RATIO_ERRORS * error
         return 1.0 + mean, math.nan if ess < LEAST_ESS else limit
 
@@ -154,9 +162,11 @@ class Audits:
             self._looks += 1
         return self._kept[version]
 
-    def ratios(self, log_ratio: Tensor, kept: Tensor | None) -> None:
-        """log w [T, m] of steps of the batch under the weights at its start, of those `kept` (None: all)."""
-        self._pool.add(log_ratio, kept)
+    def ratios(self, log_prob: Tensor, behaviour: Tensor, kept: Tensor | None) -> None:
+        """Log-probabilities [T, m] of steps of the batch under the weights at its start and under those that
+        acted, of the steps `kept` (None: all)."""
+        discrete = self._program.log_std is None
+        self._pool.add(log_prob - behaviour, kept, behaviour if discrete else None)
         if self._pool.batches == POOLED_BATCHES:
             mean, limit = self._pool.judge()
             self._pool = Pool()

@@ -283,9 +283,9 @@ class Update:
         if views:  # the others' weights have been trained on the batch
             part, first = views[0]
             kept = None if batch.kept is None else part.take(batch.kept)
-            self.audits.ratios(first.log_prob - part.take(batch.behaviour), kept)
+            self.audits.ratios(first.log_prob, part.take(batch.behaviour), kept)
         else:
-            self.audits.ratios(whole.log_prob - batch.behaviour, batch.kept)
+            self.audits.ratios(whole.log_prob, batch.behaviour, batch.kept)
         if self.audits.sums_up(version):
             target = whole.target
             if self.settings.normalize_value:

@@ -334,6 +334,34 @@ def test_steps_that_go_together_give_no_false_alarm_and_a_mean_that_is_off_is_fo
         assert abs(mean - 1.0) > limit
 
 
+def test_an_action_that_nearly_always_was_taken_and_no_longer_is_gives_no_false_alarm():
+    """Of the ratios 0.3 and 701 no step is likely to show the second; all others agree on the first."""
+    acting, now = 0.999, 0.3
+    pool = Pool()
+    for _ in range(POOLED_BATCHES):
+        pool.add(torch.full((4, 4), math.log(now / acting)), None, torch.full((4, 4), math.log(acting)))
+    mean, limit = pool.judge()
+    assert mean == pytest.approx(now / acting)
+    steps = POOLED_BATCHES * 16
+    variance = acting * (now / acting - 1) ** 2 + (1 - acting) * ((1 - now) / (1 - acting) - 1) ** 2
+    error = math.sqrt(steps * variance + (10 * now / acting) ** 2) / steps
+    assert limit == pytest.approx(0.01 + 6 * error, rel=1e-3)
+    assert abs(mean - 1.0) < limit
+
+
+def test_where_actions_are_drawn_as_told_what_may_be_unseen_leaves_the_standard_error_as_it_is():
+    rng = np.random.default_rng(0)
+    acting, now = (np.array(p) for p in ([0.5, 0.3, 0.2], [0.45, 0.35, 0.2]))
+    known, plain = Pool(), Pool()
+    for _ in range(POOLED_BATCHES):
+        action = rng.choice(3, size=(16, 64), p=acting)
+        log_ratio = torch.tensor(np.log(now / acting)[action], dtype=torch.float32)
+        known.add(log_ratio, None, torch.tensor(np.log(acting)[action], dtype=torch.float32))
+        plain.add(log_ratio, None)
+    assert known.judge()[0] == plain.judge()[0]
+    assert known.judge()[1] < 1.1 * plain.judge()[1]
+
+
 def test_a_mean_that_few_steps_make_is_undecided():
     rng, pool = np.random.default_rng(1), Pool()
     for _ in range(20):
