@@ -76,8 +76,8 @@ class Pool:
     segments' sums, and holds either way. A sample that has missed a rare and large ratio has too small a mean
     and too small an error: so one more step is counted into it, whose ratio is UNSEEN_RATIO times the largest
     seen; and of discrete actions it is at least that of telling the action taken from all others. Its
-    probabilities m and p under both policies are known, so the ratio of the others too, (1 - p) / (1 - m), and
-    the variance between the two, (p - m)^2 / (m (1 - m)) = (w - 1)^2 m / (1 - m)."""
+    probabilities m and p under both policies are known, so the ratio of the others too, (1 - p) / (1 - m),
+    and the variance between the two, (p - m)^2 / (m (1 - m)) = (w - 1)^2 m / (1 - m)."""
 
     def __init__(self) -> None:
         self.batches = self.steps = 0
@@ -85,8 +85,8 @@ class Pool:
         self._sums = np.zeros(7)  # over w - 1 of steps and segments, as in `add`
 
     def add(self, log_ratio: Tensor, kept: Tensor | None, chance: Tensor | None = None) -> None:
-        """log w [T, A] of one batch, of the steps `kept` (None: all); `chance`: log-probabilities [T, A] of what
-        was done, under the policy that did it, where actions are discrete."""
+        """log w [T, A] of one batch, of the steps `kept` (None: all); `chance`: where actions are discrete, the
+        log-probabilities [T, A] of what was done, under the policy that did it."""
         apart = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).expm1_()
         counts = apart.new_full(apart.shape[1:], len(apart)) if kept is None else kept.sum(0).float()
         if kept is not None:
