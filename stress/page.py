@@ -5,21 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from pathlib import Path
 from typing import Any
 
-from stress import charts
-from stress.markup import (
-    bullets,
-    figure,
-    folded,
-    interval,
-    number,
-    outcome,
-    paragraph,
-    section,
-    table,
-)
+from monitor.charts import short
+from monitor.markup import bullets, document, figure, folded, number, paragraph, table
+from stress.charts import intervals
+from stress.markup import interval, outcome
 from stress.method import METHOD
 from stress.panels import (
     clock_name,
@@ -31,7 +22,6 @@ from stress.panels import (
     wall_clock,
 )
 
-STYLE = Path(__file__).with_name("report.css")
 Report = Mapping[str, Any]
 
 
@@ -54,16 +44,7 @@ def page(report: Report) -> str:
         ("settings", "Settings, machine, hours", _settings(report)),
         ("method", "How it was judged", bullets(METHOD)),
     ]
-    shown = [part for part in parts if part[2]]
-    links = "".join(f'<li><a href="#{anchor}">{escape(heading)}</a></li>' for anchor, heading, _ in shown)
-    body = "".join(section(anchor, heading, content) for anchor, heading, content in shown)
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(name)}: stability report</title><style>{STYLE.read_text()}</style></head><body>"
-        f"<header><h1>Stability report: {escape(name)}</h1>{paragraph(_state(report), 'faint')}</header>"
-        f'<nav aria-label="Sections"><ul>{links}</ul></nav><main>{body}</main></body></html>\n'
-    )
+    return document(f"{name}: stability report", f"Stability report: {name}", _state(report), parts)
 
 
 def _state(report: Report) -> str:
@@ -102,7 +83,7 @@ def _primary(report: Report) -> str:
     )]  # fmt: skip
     margins = {c["margin"] for c in scores if c["margin"] is not None}
     parts.append(figure(
-        charts.intervals(
+        intervals(
             "Differences", "Mean paired difference of each contrast with its 95 % interval.",
             [(c["name"], floats(c["estimate"]), 0) for c in scores],
             x_label="a − b, in units of a solved task's score", middle=0.0,
@@ -218,7 +199,7 @@ def _first_words(found: Report) -> str:
     first = max(rows, key=lambda row: (row["first"], row["telling"]))
     words = (
         f"The most telling was {best['diagnostic']}: it warned before {best['detected']} of "
-        f"{found['fell']} falls, by {charts.short(best['lead_median_steps'])} steps in the median, "
+        f"{found['fell']} falls, by {short(best['lead_median_steps'])} steps in the median, "
         f"and in {best['false_alarms']} of {found['calm']} runs for nothing."
     )
     if first is not best:

@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from stress import charts
-from stress.charts import Line
-from stress.markup import bullets, figure, folded, interval, legend, number, outcome, paragraph, table
+from monitor import charts
+from monitor.charts import Line
+from monitor.markup import bullets, figure, folded, legend, number, paragraph, table
+from stress.charts import heat_map, intervals
+from stress.markup import interval, outcome
 
 SPARSE = 4  # every so many points of a curve are in its table
 
@@ -101,7 +103,7 @@ def _heat_map(
 
     grid = [[cell(name, lag) for lag in lags] for name in names]
     best = max((c[0] for row in grid for c in row if c is not None), default=1.0)
-    chart = charts.heat_map(
+    chart = heat_map(
         title, f"{title} on {task} for each correction and lag.", names, [str(lag) for lag in lags], grid,
         low=low, high=max(high, best) if high > low else high, corner="lag",
     )  # fmt: skip
@@ -272,7 +274,7 @@ def _bent(lag: float) -> float:
 
 def ratios(title: str, found: Sequence[Report]) -> str:
     return figure(
-        charts.intervals(
+        intervals(
             title, "Ratio of expected times with its 95 % interval; below 1 the first is faster.",
             [(c["name"], floats(c["estimate"]), 0) for c in found],
             x_label="time of a / time of b", middle=1.0, log=True,

@@ -11,8 +11,9 @@ import studies
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from monitor.markup import number
 from stress import inference, packing
-from stress.markup import interval, number
+from stress.markup import interval
 from stress.page import page
 from stress.records import Records
 from stress.report import analyse, main, write
