@@ -85,8 +85,8 @@ class Pool:
         self._sums = np.zeros(7)  # over w - 1 of steps and segments, as in `add`
 
     def add(self, log_ratio: Tensor, kept: Tensor | None, chance: Tensor | None = None) -> None:
-        """log w [T, A] of one batch, of the steps `kept` (None: all); `chance`: where actions are discrete, the
-        log-probabilities [T, A] of what was done, under the policy that did it."""
+        """log w [T, A] of one batch, of the steps `kept` (None: all); `chance`: where actions are discrete,
+        log-probabilities [T, A] of what was done under the policy that did it."""
         apart = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).expm1_()
         counts = apart.new_full(apart.shape[1:], len(apart)) if kept is None else kept.sum(0).float()
         if kept is not None:
