@@ -1,0 +1,229 @@
+"""Panels and dashboards as Grafana's foundation SDK builds them: how a curve, a number, a heat map looks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from string import ascii_uppercase
+from typing import Any
+
+from grafana_foundation_sdk.builders import common as options
+from grafana_foundation_sdk.builders import dashboard as build
+from grafana_foundation_sdk.builders import heatmap as heatmaps
+from grafana_foundation_sdk.builders import prometheus, timeseries
+from grafana_foundation_sdk.builders import stat as stats
+from grafana_foundation_sdk.cog.builder import Builder
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models import common, dashboard
+from grafana_foundation_sdk.models import prometheus as prometheus_models
+
+from monitor.grafana.queries import grown, one
+from monitor.metrics import PREFIX
+
+Panel = Builder[dashboard.Panel]
+Queries = Mapping[str, str]
+"""PromQL by legend, in which `{{label}}` stands for the value of a label."""
+
+SOURCE = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
+RUNS = f"{PREFIX}run_info"
+REFRESH, RANGE = "15s", "now-3h"
+GPU_DASHBOARD = "https://grafana.com/grafana/dashboards/12239"  # of NVIDIA's DCGM exporter
+SHOWS = {
+    "value": common.BigValueTextMode.AUTO,
+    "name": common.BigValueTextMode.NAME,
+    "value_and_name": common.BigValueTextMode.VALUE_AND_NAME,
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """Panels under a heading, laid out from left to right on 24 columns."""
+
+    title: str
+    panels: Sequence[Panel]
+
+
+def series(
+    title: str,
+    description: str,
+    unit: str,
+    queries: Queries,
+    *,
+    width: int,
+    height: int = 8,
+    stacked: bool = False,
+    from_zero: bool = True,
+) -> Panel:
+    """Curves over time; `from_zero`: the axis begins at 0, as that of every amount should."""
+    panel = (
+        timeseries.Panel()
+        .title(title)
+        .description(description)
+        .unit(unit)
+        .datasource(SOURCE)
+        .span(width)
+        .height(height)
+        .line_width(1)
+        .fill_opacity(40 if stacked else 8)
+        .show_points(common.VisibilityMode.NEVER)
+        .legend(
+            options.VizLegendOptions()
+            .show_legend(True)
+            .display_mode(common.LegendDisplayMode.LIST)
+            .placement(common.LegendPlacement.BOTTOM)
+            .calcs(["lastNotNull"])
+        )
+        .tooltip(
+            options.VizTooltipOptions()
+            .mode(common.TooltipDisplayMode.MULTI)
+            .sort(common.SortOrder.DESCENDING)
+        )
+    )
+    if from_zero:
+        panel.min(0)
+    if stacked:
+        panel.stacking(options.StackingConfig().group("A").mode(common.StackingMode.NORMAL))
+    return panel.targets(_targets(queries))
+
+
+def stat(
+    title: str,
+    description: str,
+    unit: str,
+    queries: Queries,
+    *,
+    width: int,
+    height: int = 4,
+    shows: str = "value",
+    decimals: int | None = None,
+    steps: Mapping[str, float | None] | None = None,
+) -> Panel:
+    """Numbers of this moment; `steps`: colours, and the value from which each holds."""
+    panel = (
+        stats.Panel()
+        .title(title)
+        .description(description)
+        .unit(unit)
+        .datasource(SOURCE)
+        .span(width)
+        .height(height)
+        .text_mode(SHOWS[shows])
+        .graph_mode(common.BigValueGraphMode.NONE)
+        .color_mode(common.BigValueColorMode.VALUE)
+        .reduce_options(options.ReduceDataOptions().calcs(["lastNotNull"]).values(False))
+        .thresholds(
+            build.ThresholdsConfig()
+            .mode(dashboard.ThresholdsMode.ABSOLUTE)
+            .steps([
+                dashboard.Threshold(value=value, color=colour)
+                for colour, value in (steps or {"text": None}).items()
+            ])
+        )
+    )  # fmt: skip
+    if decimals is not None:
+        panel.decimals(decimals)
+    return panel.targets(_targets(queries, instant=True))
+
+
+def heatmap(
+    title: str, description: str, unit: str, expression: str, *, width: int, height: int = 8
+) -> Panel:
+    """Counts by bucket, that of `le`, over time."""
+    return (
+        heatmaps.Panel()
+        .title(title)
+        .description(description)
+        .unit(unit)
+        .datasource(SOURCE)
+        .span(width)
+        .height(height)
+        .calculate(False)
+        .hide_from(options.HideSeriesConfig().legend(False).tooltip(False).viz(False))
+        .targets([
+            prometheus.Dataquery()
+            .expr(expression)
+            .legend_format("{{le}}")
+            .format(prometheus_models.PromQueryFormat.HEATMAP)
+            .range()
+            .ref_id("A")
+        ])
+    )  # fmt: skip
+
+
+def dashboard_json(uid: str, title: str, description: str, rows: Sequence[Row]) -> str:
+    """The file that Grafana loads."""
+    board = (
+        build.Dashboard(title)
+        .uid(uid)
+        .description(description)
+        .tags(["headrace"])
+        .readonly()
+        .timezone("browser")
+        .tooltip(dashboard.DashboardCursorSync.CROSSHAIR)
+        .refresh(REFRESH)
+        .time(RANGE, "now")
+        .with_variable(build.DatasourceVariable("datasource").label("Data source").type("prometheus"))
+        .with_variable(_chosen("job", "Job", f"label_values({RUNS}, job)"))
+        .with_variable(_chosen("instance", "Instance", f'label_values({RUNS}{{job=~"$job"}}, instance)'))
+        .annotation(
+            _mark("Restarts", "orange", f"{grown('process_restarts_total', by='instance, role')} > 0")
+            .title_format("{{role}} started again")
+            .text_format("{{instance}}")
+        )
+        .annotation(
+            _mark("Checkpoints", "blue", f"1000 * {one('checkpoint_last_success_timestamp_seconds')}")
+            .title_format("checkpoint")
+            .text_format("{{instance}}")
+            .use_value_for_time(True)
+        )
+        .link(
+            build.DashboardLink("Headrace")
+            .type(dashboard.DashboardLinkType.DASHBOARDS)
+            .tags(["headrace"])
+            .as_dropdown(True)
+            .include_vars(True)
+            .keep_time(True)
+        )
+        .link(
+            build.DashboardLink("GPUs")
+            .type(dashboard.DashboardLinkType.LINK)
+            .url(GPU_DASHBOARD)
+            .tooltip("For the GPUs' own figures: NVIDIA's DCGM exporter and its dashboard")
+            .target_blank(True)
+        )
+    )
+    for row in rows:
+        board.with_row(build.Row(row.title))
+        for panel in row.panels:
+            board.with_panel(panel)
+    return JSONEncoder(sort_keys=True, indent=2).encode(board.build()) + "\n"
+
+
+def _mark(name: str, colour: str, expression: str) -> build.AnnotationQuery:
+    """Events as lines across all panels, where the expression is above 0."""
+    return (
+        build.AnnotationQuery().name(name).datasource(SOURCE).enable(True).icon_color(colour).expr(expression)
+    )
+
+
+def _targets(queries: Queries, *, instant: bool = False) -> list[Builder[Any]]:
+    targets: list[Builder[Any]] = []
+    for letter, (legend, expression) in zip(ascii_uppercase, queries.items()):
+        query = prometheus.Dataquery().expr(expression).legend_format(legend).ref_id(letter)
+        targets.append(query.instant() if instant else query.range())
+    return targets
+
+
+def _chosen(name: str, label: str, query: str) -> Builder[dashboard.VariableModel]:
+    """A variable of which several values may be chosen."""
+    return (
+        build.QueryVariable(name)
+        .label(label)
+        .datasource(SOURCE)
+        .query(query)
+        .multi(True)
+        .include_all(True)
+        .all_value(".+")
+        .refresh(dashboard.VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(dashboard.VariableSort.ALPHABETICAL_ASC)
+    )
