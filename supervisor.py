@@ -21,14 +21,15 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
 import config
 from config import exits
-from monitor import deaths, display, dumps, endpoint, manifest, restarts, rundir, status
-from monitor.children import Child, Children, Member
+from monitor import display, dumps, endpoint, manifest, rundir, status
+from monitor.children import Child, Children
+from monitor.ending import Ending, Phase
+from monitor.enlist import Places, enlist
 from monitor.evaluation import Evaluation
 from monitor.keeper import TICK_SECONDS, Keeper
 from monitor.roster import Roster
@@ -38,22 +39,8 @@ from producers import native
 from producers.prepare import Layout, Missing, Prepared, Segments, prepare
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-DONE_REASONS = ("steps", "seconds", "versions", "score")  # asked for by the run file: the run is done
-
 REPORT_SECONDS = 1.0
 EXPORTER_STOP_SECONDS = 3.0
-PAUSE_SECONDS = 2.0  # so late no loop comes by where the machine runs
-STARTING_STOP_SECONDS = 1.0  # a stop waits so long for a producer that is still making its worlds
-
-
-class Phase(Enum):
-    """Where the run is in the one order of its life."""
-
-    RUN = auto()
-    STOP_PRODUCERS = auto()
-    STOP_LEARNER = auto()
-    EVALUATE = auto()
-    OVER = auto()
 
 
 class Supervisor:
@@ -72,23 +59,14 @@ class Supervisor:
         self.prepared = prepared
         self.config = prepared.config
         self.directory = directory
-        self.table = status.Table.of(
-            int(self.config.producers.count), self.config.learner.count, self.config.servers
-        )
+        self.table = status.Table.of_run(self.config)
         # Processes
         self.children = Children(directory, native.ROOT)
         self.ended: list[Child] = []  # known to be dead, not yet reaped
         self.signals: list[signal.Signals] = []  # not yet acted on
         # Progress
-        self.phase = Phase.RUN
-        self.reason = ""  # why the run stops, in the control block's words
         self.signalled = False
-        self.code = exits.DONE
-        self.message: str | None = None  # what went wrong first
-        self.failed = False
-        self.stopping = self.deadline = self.half_deadline = float("inf")
         self.next_tick = self.next_report = 0.0
-        self.advanced = time.monotonic()  # when the loop came by last
         # What the run holds
         self.prepare_again = prepare_again
         self.meeting = os.memfd_create("headrace-meeting")  # gone with the last process that has it
@@ -142,6 +120,18 @@ class Supervisor:
             warn=self._warn,
             fail=self._fail,
         )
+        self.ending = Ending(
+            self.config,
+            self.roster,
+            self.children,
+            self.keeper,
+            self.evaluation,
+            directory,
+            control=self.segments.control,
+            learner=self.table.learner,
+            tell=self._tell,
+            warn=self._warn,
+        )
         self.reporter.restarts = self.keeper.restarts
         self.setbacks = Setbacks(directory.path)
         self._adapt()
@@ -172,10 +162,10 @@ class Supervisor:
             self._bug(error)
         finally:
             self._give_back()
-        if self.message is not None:
+        if self.ending.message is not None:
             with contextlib.suppress(OSError):  # the terminal may be gone
-                print(f"headrace: {self.message}", file=sys.stderr, flush=True)
-        return self.code
+                print(f"headrace: {self.ending.message}", file=sys.stderr, flush=True)
+        return self.ending.code
 
     def _give_back(self) -> None:
         """Processes, memory, port and lock, in this order, and each whatever becomes of those before it."""
@@ -191,12 +181,12 @@ class Supervisor:
 
     def arbitrate(self) -> None:
         """The loop. Everything that happens to the run happens here."""
-        while self.phase is not Phase.OVER:
+        while self.ending.phase is not Phase.OVER:
             self._reap()
             self._judge()
             self._repair()
             self.keeper.start()
-            self._advance()
+            self.ending.advance()
             self._report()
             self._sleep()
 
@@ -249,36 +239,15 @@ class Supervisor:
         rundir.write_json(path / rundir.MANIFEST, made_of, durable=True)
 
     def _enlist(self) -> None:
-        """Fills the process table; `_start` does the rest."""
-        segments, table = self.segments, self.table
-        channel = ["--control", str(segments.control.fd), "--weights", str(segments.weights.fd)]
-        every = [*channel, "--rings", ",".join(str(ring.fd) for ring in segments.rings)]
-        fds = [segments.control.fd, segments.weights.fd]
-        all_fds = [*fds, *(ring.fd for ring in segments.rings)]
-        python = [sys.executable, "-m"]
-        port = self.endpoint.fileno()
-        (exporter,) = table.others
-        self.roster.add(
-            Member("exporter", 0, exporter, [*all_fds, port], restarts=restarts.Restarts(gives_up=False)),
-            [*python, "monitor.exporter"],
-            [*every, "--socket", str(port)],
+        """Fills the process table; `arbitrate` does the rest."""
+        places = Places(
+            producer=native.PRODUCER,
+            simulator=self.prepared.library,
+            cores=self.prepared.placement.cores,
+            port=self.endpoint.fileno(),
+            meeting=self.meeting,
         )
-        together = restarts.Restarts()  # they live and die together
-        meeting = ["--learners", str(self.config.learner.count), "--meeting", str(self.meeting)]
-        for index, slot in enumerate(table.learners):
-            member = Member("learner", index, slot, [*all_fds, self.meeting], restarts=together)
-            self.roster.add(member, [*python, "consumers.learner"], [*every, *meeting])
-        for index, slot in enumerate(table.servers):
-            own = [ring.fd for ring in segments.rings if ring.plan.server == index + 1]
-            arguments = [*channel, "--rings", ",".join(map(str, own))]
-            member = Member("server", index, slot, [*fds, *own])
-            self.roster.add(member, [*python, "consumers.server"], arguments)
-        simulator = ["--sim", str(self.prepared.library)]
-        for index, core in enumerate(self.prepared.placement.cores):
-            fd = segments.rings[index].fd
-            arguments = [*channel, "--ring", str(fd), *simulator, "--core", str(core)]
-            member = Member("producer", index, table.producers[index], [*fds, fd], core)
-            self.roster.add(member, [str(native.PRODUCER)], arguments)
+        enlist(self.roster, self.table, self.config, self.segments, places)
         self.keeper.restarts.update({member.role: 0 for member in self.roster})
 
     def _clear_meeting(self) -> None:
@@ -306,7 +275,7 @@ class Supervisor:
         if now >= self.next_tick:
             self.keeper.ticks += 1
             self.next_tick = now + TICK_SECONDS
-        phase = "step" if self.phase is Phase.RUN else "stopping"
+        phase = "step" if self.ending.phase is Phase.RUN else "stopping"
         self.segments.control.pulse(phase, self.keeper.ticks)
         ended, signals = self.children.wait(max(0.0, self.next_tick - now))
         self.ended += ended
@@ -319,7 +288,7 @@ class Supervisor:
             if returncode is None or child in self.children.killed:
                 continue
             if child.member is None:
-                self._judge_evaluator(returncode)
+                self.ending.judge_evaluation(returncode)
             else:
                 self.keeper.inquire(child, child.member, returncode)
 
@@ -330,8 +299,8 @@ class Supervisor:
             self._judge_signal(number)
         self.keeper.judge()
         request = self._learner["stop_request"]
-        if self.phase is Phase.RUN and request:
-            self._begin_stop(self.segments.stop_reasons[request])
+        if self.ending.phase is Phase.RUN and request:
+            self.ending.begin(self.segments.stop_reasons[request])
 
     def _judge_signal(self, number: signal.Signals) -> None:
         """The first stops the run in order, or drops the evaluation; the second forces the end. SIGHUP reads
@@ -342,11 +311,10 @@ class Supervisor:
         if number not in STOP_SIGNALS:
             return
         if self.signalled:
-            self.code, self.message = exits.SIGNAL + number, f"killed by a second {number.name}"
-            self.failed, self.phase = True, Phase.OVER
-        elif self.phase is Phase.RUN:
+            self.ending.force(exits.SIGNAL + number, f"killed by a second {number.name}")
+        elif self.ending.phase is Phase.RUN:
             self._tell(f"{number.name}: stopping in order; once more forces the end")
-            self._begin_stop("signal")
+            self.ending.begin("signal")
         else:
             self._tell(f"{number.name}: no evaluation; once more forces the end")
             self.evaluation.wanted = False
@@ -365,7 +333,7 @@ class Supervisor:
         except (config.ConfigError, config.Unreadable, Missing, OSError) as error:
             self._warn(f"SIGHUP: {error}; nothing was changed")
             return
-        self.config = self.keeper.config = taken
+        self.config = self.keeper.config = self.ending.config = taken
         self._adapt()
         self.segments.control.announce_settings()
         heading = "SIGHUP: settings:" if changes else "SIGHUP: no change"
@@ -392,123 +360,15 @@ class Supervisor:
             + (f"; its contents are in {where}" if where else "")
         )
 
-    # Stopping
-
-    def _begin_stop(self, reason: str) -> None:
-        self.reason = reason
-        self.phase = Phase.STOP_PRODUCERS
-        self.keeper.producers_end = True
-        self.evaluation.wanted = reason in DONE_REASONS and self.config.evaluate.episodes > 0
-        now, allowed = time.monotonic(), self.config.supervisor.deadline_seconds
-        self.stopping, self.half_deadline, self.deadline = now, now + allowed / 2, now + allowed
-        self.reporter.stop_ns = time.monotonic_ns()
-        self.segments.control.set_stop(reason)
-        for member in self.roster:
-            if member.role == "producer":
-                member.due = None  # nobody would train on what the next one writes
-            elif member.due is not None:
-                member.due = now  # there is no time for a long delay
-            if member.child is not None and member.role != "exporter":
-                self.roster.mark(member, "stopping")
-        self.segments.control.set_process(0, state="stopping")
-        self.directory.event("supervisor", 0, "stopping", reason=reason)
-
-    def _fail(self, code: int, message: str) -> None:
-        """Notes what went wrong, the first thing only, and stops the run."""
-        if self.message is None:
-            self.code, self.message = code, message
-            self.directory.event("supervisor", 0, "failed", message=message)
-        self.failed, self.evaluation.wanted = True, False
-        if self.phase is Phase.RUN:
-            self._begin_stop("failure")
-
-    def _advance(self) -> None:
-        """The one order of shutdown."""
-        now = time.monotonic()
-        lost, self.advanced = now - self.advanced - TICK_SECONDS, now
-        if lost > PAUSE_SECONDS:  # by a machine that stood still, and with it those who are to end
-            self.stopping, self.half_deadline = self.stopping + lost, self.half_deadline + lost
-            self.deadline += lost
-            self.evaluation.deadline += lost
-        if self.phase is Phase.STOP_PRODUCERS:
-            if not self.children.alive("producer"):
-                self.segments.control.set_producers_gone()
-                self.phase = Phase.STOP_LEARNER
-                self.keeper.learner_ends = True
-                for member in self.roster.of_role("server"):
-                    member.due = None  # nobody would ask the next one
-            elif now > self.half_deadline:
-                self._overdue("producer")
-            elif now > self.stopping + STARTING_STOP_SECONDS:
-                self.children.kill(self._starting())
-        if self.phase is Phase.STOP_LEARNER:
-            ending = [*self.roster.of_role("learner"), *self.roster.of_role("server")]
-            if all(member.child is None and member.due is None for member in ending):
-                self.phase = Phase.EVALUATE
-                if self.evaluation.wanted:
-                    self._evaluate()
-            elif now > self.deadline:
-                self._overdue("learner", "server")
-            elif self.failed and not self._learner["ready"]:
-                self.children.kill(self.children.alive("learner"))  # it has nothing to save
-        if self.phase is Phase.EVALUATE:
-            running = self.children.alive("evaluator")
-            if running and self.evaluation.overdue:
-                self.children.kill(running)
-            elif not running:
-                if not self.evaluation.read():  # the run is done nevertheless, and its checkpoint is there
-                    self.code = exits.INTERNAL
-                    self.message = f"the evaluation gave no result{self.keeper.last_words('evaluator', 0)}"
-                self.phase = Phase.OVER
-
-    def _starting(self) -> list[Child]:
-        """Producers that have not come to their first slot: they see no stop, and have nothing to lose."""
-        return [
-            member.child
-            for member in self.roster.of_role("producer")
-            if member.child is not None and self.roster.process(member).phase == "starting"
-        ]
-
-    def _overdue(self, *roles: str) -> None:
-        """The deadline of a shutdown passed, for processes and for restarts that were to come."""
-        late = [one for one in self.roster if one.role in roles and (one.child or one.due is not None)]
-        left = [member.child for member in late if member.child and member.child not in self.children.killed]
-        waiting = [member for member in late if member.due is not None]
-        if left or waiting:
-            names = ", ".join(member.name for member in late)
-            limit = f"{self.config.supervisor.deadline_seconds:g} s (supervisor.deadline_seconds)"
-            self._fail(exits.INTERNAL, f"the shutdown deadline of {limit} passed: killed {names}")
-            self.children.kill(left)
-            for member in waiting:
-                member.due = None
-
-    def _evaluate(self) -> None:
-        episodes = self.config.evaluate.episodes
-        self._tell(f"evaluating {episodes} episodes of the sampled and of the argmax policy")
-        self.evaluation.begin()
-
-    def _judge_evaluator(self, returncode: int) -> None:
-        if self.evaluation.again(returncode):
-            self._warn(f"the evaluator {deaths.how(returncode)}; it is started once more")
-            self._evaluate()
-
     # Reporting
-
-    @property
-    def state(self) -> str:
-        """The run's state, in the words of status.json."""
-        if self.phase is Phase.RUN:
-            return "running" if self._learner["updates"] else "starting"
-        if self.phase is not Phase.OVER:
-            return "stopping"
-        if self.failed:
-            return "failed"
-        return "done" if self.reason in DONE_REASONS else "stopped"
 
     @property
     def _learner(self) -> dict[str, int]:
         """Its counters."""
         return self.segments.control.counters(self.table.learner)
+
+    def _fail(self, code: int, message: str) -> None:
+        self.ending.fail(code, message)
 
     def _tell(self, text: str) -> None:
         if self.config.monitor.log_level != "warning":
@@ -539,7 +399,8 @@ class Supervisor:
                     child.send(signal.SIGUSR1)
 
     def _write_status(self) -> dict[str, Any]:
-        report = self.reporter.report(self.state, evaluated=self.evaluation.result, message=self.message)
+        ending, self.reporter.stop_ns = self.ending, self.ending.stop_ns
+        report = self.reporter.report(ending.state, evaluated=self.evaluation.result, message=ending.message)
         written = False
         with rundir.though_the_disk_is_full():
             rundir.write_json(self.directory.path / rundir.STATUS, report)
@@ -566,11 +427,11 @@ class Supervisor:
         for ring in self.segments.rings:
             problems += [f"ring {ring.index}: {problem}" for problem in self.segments.audit(ring)]
         if problems:
-            self._fail(exits.INTERNAL, "the books do not balance: " + "; ".join(problems))
+            self.ending.fail(exits.INTERNAL, "the books do not balance: " + "; ".join(problems))
 
     def _conclude(self) -> None:
         """The last report, and the end of the exporter, which has served it until now."""
-        self.phase = Phase.OVER
+        self.ending.phase = Phase.OVER
         report = self._write_status()
         self.segments.close()  # before the result is there, after which nobody would look for them
         try:
@@ -578,8 +439,9 @@ class Supervisor:
             self.directory.close_attempt(report["state"], report["totals"])
         except OSError as error:
             why = (error.strerror or str(error)).lower()
-            self._fail(exits.INTERNAL, f"{self.directory.path / rundir.SUMMARY} cannot be written: {why}")
-        self.directory.event("supervisor", 0, report["state"], code=self.code)
+            summary = self.directory.path / rundir.SUMMARY
+            self.ending.fail(exits.INTERNAL, f"{summary} cannot be written: {why}")
+        self.directory.event("supervisor", 0, report["state"], code=self.ending.code)
         self.display.close()
         self.display.say(status.summary_line(report))
         for exporter in self.children.alive("exporter"):
@@ -596,7 +458,7 @@ class Supervisor:
         except OSError:  # the directory itself may be what is broken
             where = "above"
             traceback.print_exc()
-        self._fail(exits.INTERNAL, f"internal error, {type(error).__name__}: {error}; see {where}")
+        self.ending.fail(exits.INTERNAL, f"internal error, {type(error).__name__}: {error}; see {where}")
 
 
 def install_signals() -> None:

@@ -19,6 +19,7 @@ from monitor.rundir import RunDirectory
 from monitor.watch import Patience, Pulse
 
 TICK_SECONDS = 0.1
+OBSERVERS = ("exporter", "recorder", "evaluator")  # roles that only look: training does without them
 PASSED_ON = (exits.CONFIG, exits.MISSING)  # no restart would change these, so they become the run's own
 
 
@@ -59,7 +60,7 @@ class Keeper:
         self.ticks = 0
         self.producers_end = False
         """Whether they are told to."""
-        self.learner_ends = False
+        self.learner_ends = self.observers_end = False
         self._oom_kills = procfs.oom_kills()
 
     def start(self) -> None:
@@ -126,7 +127,13 @@ class Keeper:
 
     def _is_over(self, member: Member) -> bool:
         """Whether the run has told processes of that role to end."""
-        ends = {"producer": self.producers_end, "learner": self.learner_ends, "server": self.learner_ends}
+        ends = {
+            "producer": self.producers_end,
+            "learner": self.learner_ends,
+            "server": self.learner_ends,
+            "recorder": self.observers_end,
+            "evaluator": self.observers_end,
+        }
         return ends.get(member.role, False)
 
     def inquire(self, child: Child, member: Member, returncode: int) -> None:
@@ -136,14 +143,13 @@ class Keeper:
         text = self._report_death(child, member, returncode)
         never_ran = member.lives == 1 and self.roster.process(member).phase == "starting"
         fatal = (*PASSED_ON, exits.GAVE_UP) if member.role == "learner" else PASSED_ON
-        if member.role == "exporter":  # it only looks
-            self._bereave(member, text)
-        elif returncode in fatal or (never_ran and returncode >= 0):
+        can_fail = member.role not in OBSERVERS
+        if can_fail and (returncode in fatal or (never_ran and returncode >= 0)):
             member.failed = True
             self.roster.mark(member, "failed")
             text += self.last_words(member.role, member.index)
             self.fail(returncode if returncode in fatal else exits.INTERNAL, text)
-        elif member.role in ("producer", "server") and self._is_over(member):
+        elif member.role != "learner" and self._is_over(member):
             self.warn(text)  # what it left is in order, and nobody needs the next one
         else:
             self._bereave(member, text)
@@ -152,7 +158,7 @@ class Keeper:
         """The place of a dead process: filled again at once, after a delay, or no more."""
         limits, now = self.config.supervisor, time.monotonic()
         progressed = self._worth(member) != member.worth
-        if member.role == "exporter":
+        if member.role in OBSERVERS:
             progressed = now - member.began > limits.backoff_max_seconds
         delay = member.restarts.died(now, progressed=progressed, limits=limits)
         if delay is None:
@@ -239,7 +245,8 @@ class Keeper:
     def _judge_member(self, member: Member, child: Child) -> None:
         info, limits = self.roster.process(member), self.config.supervisor
         if info.state == "starting" and info.phase != "starting":
-            self.roster.mark(member, "stopping" if self.producers_end else "running")
+            ends = self.producers_end and member.role not in OBSERVERS
+            self.roster.mark(member, "stopping" if ends else "running")
         patience = Patience.of(
             TICK_SECONDS,
             start=limits.start_seconds,

@@ -78,7 +78,8 @@ class Growth:
         """What the files can have together, where every writer of a log opens it anew when told."""
         settings = self._settings
         producers = int(settings.producers.count)
-        logs = producers + settings.learner.count + 3 + 2  # exporter, evaluator, supervisor; events, metrics
+        others = 4 + 2  # exporter, recorder, evaluator, supervisor; events, metrics
+        logs = producers + settings.learner.count + settings.servers + others
         attempts = len(list((self._path / rundir.ATTEMPTS).glob("*.json")))
         return (
             logs * (1 + settings.monitor.log_files) * settings.monitor.log_bytes

@@ -49,15 +49,43 @@ class Table:
 
     producers: tuple[int, ...]
     learners: tuple[int, ...]
-    others: tuple[int, ...] = ()
+    exporter: int
     servers: tuple[int, ...] = ()
+    recorder: int | None = None
+    evaluator: int | None = None
 
     @classmethod
-    def of(cls, producers: int, learners: int = 1, servers: int = 0) -> Table:
-        """Slot 0 is the supervisor's own; then producers, learners, the exporter, inference servers."""
-        first, last = producers + 1, producers + learners
-        return cls(tuple(range(1, first)), tuple(range(first, last + 1)), (last + 1,),
-                   tuple(range(last + 2, last + 2 + servers)))
+    def of(
+        cls,
+        producers: int,
+        learners: int = 1,
+        servers: int = 0,
+        *,
+        recorder: bool = False,
+        evaluator: bool = False,
+    ) -> Table:
+        """Slot 0 is the supervisor's own; then producers, learners, the exporter, inference servers, a
+        recorder and an evaluator, whose slots are left out where there is none."""
+        exporter = 1 + producers + learners
+        behind = exporter + 1 + servers
+        return cls(
+            tuple(range(1, 1 + producers)),
+            tuple(range(1 + producers, exporter)),
+            exporter,
+            tuple(range(exporter + 1, behind)),
+            behind if recorder else None,
+            behind + 1 if evaluator else None,
+        )
+
+    @classmethod
+    def of_run(cls, settings: Any) -> Table:
+        """Of the processes that a resolved configuration asks for."""
+        return cls.of(
+            int(settings.producers.count),
+            settings.learner.count,
+            settings.servers,
+            recorder=settings.archive.enabled,
+        )
 
     @property
     def learner(self) -> int:
@@ -66,7 +94,8 @@ class Table:
 
     @property
     def all(self) -> tuple[int, ...]:
-        return (*self.producers, *self.learners, *self.others, *self.servers)
+        observers = (slot for slot in (self.recorder, self.evaluator) if slot is not None)
+        return (*self.producers, *self.learners, self.exporter, *self.servers, *observers)
 
 
 @dataclass

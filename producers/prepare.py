@@ -13,7 +13,7 @@ from monitor import rundir
 from producers import cores, footprint, native, probing, program, takeover
 
 SNAPSHOT_MARGIN_BYTES = 1 << 20
-OTHER_PROCESSES = 2  # in the process table, beside producers and learners: supervisor, exporter
+OTHER_PROCESSES = 4  # in the process table: supervisor, exporter, recorder, evaluator
 
 
 class Missing(Exception):
