@@ -297,6 +297,8 @@ class PolicyModel(nn.Module):
         return multihot.convolve(grid, weight, bias, geometry, relu=step.relu, dtype=dtype)
 
     def _embed(self, step: Step, x: Tensor) -> Tensor:
+        if x.dtype != torch.uint8:
+            raise TypeError(f"codes of {x.dtype}: they are bytes that name rows; needs torch.uint8")
         table, start = self._joined(step.weights), step.op.attrs["start"]
         codes = x[:, start : start + step.sizes[0] // table.shape[1]]
         return F.embedding(codes.int().clamp(max=len(table) - 1), table).flatten(1)

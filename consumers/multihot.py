@@ -61,7 +61,12 @@ def convolve(
 ) -> Tensor:
     """Grids [n, geometry.width] uint8, rows of any stride, to [n, positions * out] in `dtype`, channels last
     within a row; weight [out, sum(values), *kernel] and bias [out] float32, which get float32 gradients. A
-    byte beyond its plane's categories counts as the last of them."""
+    byte beyond its plane's categories counts as the last of them. Raises TypeError for a grid of anything
+    but bytes, which the native kernel would read as such."""
+    if grid.dtype != torch.uint8:
+        raise TypeError(
+            f"a grid of {grid.dtype}: its cells are bytes that name categories; needs torch.uint8"
+        )
     return _Convolve.apply(grid, weight, bias, geometry, relu, dtype)
 
 

@@ -191,3 +191,16 @@ def test_a_network_of_new_layers_and_its_gradients_are_those_of_torchs_own(way):
     actor = CPolicy(program, len(obs))
     actor.load(model.flat_weights().numpy())
     np.testing.assert_allclose(actor.logits(obs), expected.detach().numpy(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32, torch.int8])
+def test_what_reads_bytes_refuses_anything_else(way, dtype):
+    """Four bytes of a float32 would be four categories to the native kernel."""
+    network = PolicyModel(a_network())
+    network(torch.zeros(3, 60, dtype=torch.uint8))
+    with pytest.raises(TypeError, match=rf"a grid of {dtype}.*needs torch\.uint8"):
+        network(torch.zeros(3, 60, dtype=dtype))
+    builder = Builder("uint8", (7,), [5])
+    builder.head(builder.linear(builder.embedding(0, 7, 9, 3, "a", gain=1.0), 5, "policy", gain=1.0))
+    with pytest.raises(TypeError, match=rf"codes of {dtype}.*needs torch\.uint8"):
+        PolicyModel(builder.finish())(torch.zeros(3, 7, dtype=dtype))
