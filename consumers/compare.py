@@ -1,9 +1,11 @@
 """A trained policy beside others in the same worlds: `python -m consumers.compare RUN_DIR [--steps N]`.
 
 Others are those that act at random, and the scripted agents of the simulator if it has some. Everybody plays
-the same worlds, whose seeds training never used, from their beginning for the same number of steps. Agents of
-one world meet each other, so it is the worlds that are independent of each other: intervals are over their
-means.
+the same worlds, whose seeds training never used, from their beginning. Rewards are those of the same number
+of steps. Scores are those of every agent's first episode, however long it lasts: of the episodes that end
+within so many steps the long ones would be left out, and where to live long is to do well these are the best.
+Agents of one world meet each other, so it is the worlds that are independent of each other: intervals are
+over their means.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from sims.loader import SimulatorError, Worlds
 
 STEPS, WORLDS = 1000, 16
 REWARD_STEPS = 1000  # rewards are told for so many steps of one agent
+PATIENCE = 10  # times `steps` are played at most for the sake of first episodes that have not ended
 
 
 class Contestant(Protocol):
@@ -100,30 +103,36 @@ def contestants(player: Player) -> dict[str, Contestant]:
 
 
 def compete(player: Player, who: Contestant, *, steps: int, worlds: int) -> dict[str, Any]:
-    """`steps` steps of `worlds` worlds: what `summarize` gives for the worlds' mean rewards in REWARD_STEPS
-    steps of one agent (`reward`), and for the worlds' mean scores of the episodes that ended (`score`), how
-    many these are, and how many steps a second were played."""
-    begin = time.perf_counter()
+    """What `summarize` gives for the worlds' mean rewards over `steps` steps, in REWARD_STEPS steps of one
+    agent (`reward`), and for the worlds' mean scores of every agent's first episode (`score`); how many of
+    these there are and how many have not ended within PATIENCE times as many steps, and how many steps a
+    second were played."""
+    begin, played = time.perf_counter(), 0
     with player.worlds(worlds) as them:
         them.reset()
         who.begin(them)
         total, count = np.zeros(worlds), np.zeros(worlds)
-        scores: list[list[float]] = [[] for _ in range(worlds)]
-        for _ in range(steps):
+        scores = np.full(them.agents, np.nan)
+        ended = np.zeros(them.agents, bool)
+        while played < steps or (not ended.all() and played < PATIENCE * steps):
             for episode in them.step(who.act(them)):
-                world = int(episode["agent"]) // them.shape.agents
-                scores[world].append(float(episode["statistics"][player.simulator.score_index]))
-            valid = them.valid.reshape(worlds, -1) > 0
-            total += np.where(valid, them.rewards.reshape(worlds, -1), 0.0).sum(1, dtype=np.float64)
-            count += valid.sum(1)
-        played = steps * them.agents
+                if not ended[agent := int(episode["agent"])]:
+                    ended[agent] = True
+                    scores[agent] = episode["statistics"][player.simulator.score_index]
+            if played < steps:
+                valid = them.valid.reshape(worlds, -1) > 0
+                total += np.where(valid, them.rewards.reshape(worlds, -1), 0.0).sum(1, dtype=np.float64)
+                count += valid.sum(1)
+            played += 1
+        agents = them.agents
     rewards = (total / count * REWARD_STEPS).tolist()
-    ended = [float(np.mean(one)) for one in scores if one]
+    of_worlds = zip(scores.reshape(worlds, -1), ended.reshape(worlds, -1), strict=True)
     return {
         "reward": _interval(rewards),
-        "score": _interval(ended),
-        "episodes": sum(map(len, scores)),
-        "steps_per_second": played / (time.perf_counter() - begin),
+        "score": _interval([float(mine[over].mean()) for mine, over in of_worlds if over.any()]),
+        "episodes": int(ended.sum()),
+        "unfinished": int(agents - ended.sum()),
+        "steps_per_second": played * agents / (time.perf_counter() - begin),
     }
 
 
@@ -143,15 +152,19 @@ def table(result: dict[str, Any]) -> str:
         f"version {result['version']}: {result['worlds']} worlds, {result['steps']} steps each; "
         f"95 % intervals over the means of worlds",
         f"{'':8} {f'reward in {REWARD_STEPS} steps':>22}  95 %              "
-        f"{result['statistic'] + ' of episodes':>22}  95 %",
+        f"{result['statistic'] + ' of an episode':>22}  95 %",
     ]
     for name, one in result["contestants"].items():
         columns = [
             f"{cell(part['mean']):>22}  {cell(part['low']) + ' to ' + cell(part['high']):17}"
             for part in (one["reward"], one["score"])
         ]
-        lines.append(f"{name:8} {' '.join(columns)} of {one['episodes']}".rstrip())
+        lines.append(f"{name:8} {' '.join(columns)} of {one['episodes']}{_missing(one['unfinished'])}")
     return "\n".join(lines)
+
+
+def _missing(unfinished: int) -> str:
+    return f", {unfinished} not ended" if unfinished else ""
 
 
 def _interval(means: Sequence[float]) -> dict[str, Any]:

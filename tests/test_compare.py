@@ -17,7 +17,7 @@ from sims.loader import load
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-REALM = {"width": 48, "height": 48, "agents": 8}
+REALM = {"width": 48, "height": 48, "agents": 8, "patience": 30, "lifetime": 60}
 
 
 def run_of(folder, name, parameters, settings, change=lambda model: None):
@@ -40,11 +40,23 @@ def realm(tmp_path):
 
 def test_a_policy_that_can_play_is_above_chance_by_more_than_chance(tmp_path):
     run = run_of(tmp_path, "cartpole", {"max_steps": 60}, {"hidden": [4], "activation": "tanh"}, balance)
-    found = compare(run, steps=150, worlds=8)
+    found = compare(run, steps=150, worlds=32)
     policy, random = (found["contestants"][name]["score"] for name in ("argmax", "random"))
     assert policy["low"] > 2 * random["high"]
     assert set(found["contestants"]) == {"policy", "argmax", "random"}
     assert found["statistic"] == "steps"
+
+
+def test_scores_are_of_everybodys_first_episode_however_long(tmp_path):
+    """Within 20 steps only those episodes end that went badly."""
+    run = run_of(tmp_path, "cartpole", {"max_steps": 60}, {"hidden": [4], "activation": "tanh"}, balance)
+    found = compare(run, steps=20, worlds=8)["contestants"]
+    for one in found.values():
+        assert (one["episodes"], one["unfinished"]) == (8, 0)
+    assert found["argmax"]["score"]["mean"] == 60
+    assert found["random"]["score"]["mean"] < 40
+    cut_short = compare(run, steps=2, worlds=8)["contestants"]["argmax"]
+    assert (cut_short["episodes"], cut_short["unfinished"], cut_short["score"]["mean"]) == (0, 8, None)
 
 
 def test_scripted_agents_play_where_the_simulator_has_some_and_a_world_counts_as_one(realm):
@@ -75,7 +87,7 @@ def test_rewards_are_those_of_the_valid_steps_of_each_world(realm):
     who.begun = False
     result = compete(player, who, steps=300, worlds=2)
     seen.append((who.last.rewards.copy(), who.last.valid.copy()))
-    rewards, valid = (np.array(x).reshape(300, 2, 8) for x in zip(*seen, strict=True))
+    rewards, valid = (np.array(x).reshape(300, 2, 8) for x in zip(*seen[:300], strict=True))
     assert (rewards != 0).any()
     means = (rewards * valid).sum((0, 2), dtype=float) / valid.sum((0, 2)) * 1000
     assert result["reward"]["mean"] == pytest.approx(means.mean())
