@@ -4,6 +4,7 @@ reads {"spec": ..., "settings": ...} as JSON from standard input and prints {"st
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from typing import Any
@@ -41,28 +42,58 @@ def _state_width(name: str, module: nn.Module) -> int:
     if not hasattr(module, "initial_state"):
         return 0
     state = module.initial_state(AGENTS)
-    if not isinstance(state, Tensor) or state.dim() != 2 or len(state) != AGENTS or bool(state.any()):
-        raise ProgramError(f"{name}.initial_state(agents) must give zeros [agents, width]")
+    good = isinstance(state, Tensor) and state.dim() == 2 and len(state) == AGENTS and not state.any()
+    if not good or state.dtype != torch.float32:
+        raise ProgramError(f"{name}.initial_state(agents) must give zeros [agents, width] float32")
     return int(state.shape[1])
 
 
 def _try(name: str, model: ModulePolicy) -> None:
+    """From zeros, and once more from the state that this led to."""
     program = model.program
     obs = program.buffers[program.obs]
     rows = torch.zeros((STEPS, AGENTS, *obs.shape), dtype=getattr(torch, obs.dtype))
+    rows[1::2] = 1  # as much as any simulator's observations allow
     state = model.initial_state(AGENTS)
     resets = torch.zeros(STEPS, AGENTS, dtype=torch.bool)
     resets[STEPS // 2, 0] = True
-    logits, value, _ = model.unroll(rows, state, resets)
-    wanted = (STEPS, AGENTS, program.logits)
+    for _ in range(2):
+        state = _try_segment(name, model, rows, state, resets)
+
+
+def _try_segment(name: str, model: ModulePolicy, rows: Tensor, state: Tensor, resets: Tensor) -> Tensor:
+    """Returns the state behind it."""
+    before = state.clone()
+    logits, value, last = model.unroll(rows, before.clone(), resets)
+    wanted = (STEPS, AGENTS, model.program.logits)
     assert value is not None
     if logits.shape != wanted or value.shape != wanted[:2]:
         found = f"{tuple(logits.shape)} and {tuple(value.shape)}"
         raise ProgramError(f"{name} gives logits and value of shape {found}; needs {wanted} and {wanted[:2]}")
+    if not (logits.isfinite().all() and value.isfinite().all()):
+        raise ProgramError(f"{name} gives logits or values that are not finite")
     for t in range(STEPS):
-        one, _, state = model.step(rows[t], state, resets[t])
-        if not torch.allclose(one, logits[t], atol=TOLERANCE):
-            raise ProgramError(f"{name}: step by step gives other logits than unroll, at step {t} of {STEPS}")
+        one, worth, state = model.step(rows[t], state, resets[t])
+        if state.shape != (AGENTS, model.program.state_width) or state.dtype != torch.float32:
+            found = f"{tuple(state.shape)} {state.dtype}"
+            raise ProgramError(f"{name} gives a state of {found}; needs that of initial_state, float32")
+        for what, stepped, unrolled in (("logits", one, logits[t]), ("values", worth, value[t])):
+            if not _equal(stepped, unrolled):
+                raise ProgramError(
+                    f"{name}: step by step gives other {what} than unroll, at step {t} of {STEPS}"
+                )
+    if not _equal(last, state):
+        raise ProgramError(f"{name}: step by step leads to another state than unroll")
+    alone, _, _ = model.unroll(rows[:, -1:], before[-1:], resets[:, -1:])
+    if not _equal(alone[:, 0], logits[:, -1]):
+        raise ProgramError(f"{name} gives a row other logits alone than beside others")
+    return state
+
+
+def _equal(a: Tensor | None, b: Tensor | None) -> bool:
+    assert a is not None
+    assert b is not None
+    return torch.allclose(a, b, atol=TOLERANCE)
 
 
 def main(arguments: list[str]) -> int:
@@ -74,7 +105,9 @@ def main(arguments: list[str]) -> int:
     torch.set_num_threads(1)
     given = json.load(sys.stdin)
     try:
-        print(json.dumps(probe(arguments[0], given["spec"], given["settings"])))
+        with contextlib.redirect_stdout(sys.stderr):  # the module may print what it likes
+            found = probe(arguments[0], given["spec"], given["settings"])
+        print(json.dumps(found))
     except ProgramError as error:
         print(" ".join(str(error).split()), file=sys.stderr)
         return exits.CONFIG

@@ -39,6 +39,9 @@ def _probe(module: str, spec: Mapping[str, Any], settings: Mapping[str, Any]) ->
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         raise program.ProgramError(f"policy.module: {said[-1]}")
-    sizes = json.loads(done.stdout.splitlines()[-1])
+    try:
+        sizes = json.loads(done.stdout)
+    except ValueError:
+        raise program.ProgramError("policy.module: ended the process that looked at it") from None
     assert isinstance(sizes, dict)
     return sizes

@@ -56,3 +56,57 @@ class Forgetful(Attentive):
         logits, value, state = self.step(obs[0], state0 + 1)
         self.logits.bias.data[0] = 1.0
         return logits.expand(len(obs), *logits.shape), value.expand(len(obs), *value.shape), state
+
+
+class Crowded(Attentive):
+    """A row's outputs depend on the rows beside it."""
+
+    def step(self, obs, state):
+        logits, value, state = super().step(obs, state)
+        return logits + obs.float().sum(), value, state
+
+
+class Undefined(Plain):
+    def forward(self, obs):
+        mean, value = super().forward(obs)
+        return mean / obs.float().sum(1, keepdim=True) * 0, value
+
+
+class Deaf(Attentive):
+    """Its unroll takes no notice of resets, and without them nothing leads away from a state of zeros."""
+
+    def __init__(self, spec, settings):
+        super().__init__(spec, settings)
+        self.cell = nn.GRUCell(2 * spec["obs"]["shape"][0], self.units, bias=False)
+        nn.init.normal_(self.logits.weight)
+
+    def unroll(self, obs, state0, reset_before):
+        steps, state = [], state0
+        for row in obs:
+            *outputs, state = self.step(row, state)
+            steps.append(outputs)
+        return *(torch.stack(each) for each in zip(*steps, strict=True)), state
+
+
+class Growing(Attentive):
+    """Gives a state that is wider than the one it got."""
+
+    def step(self, obs, state):
+        logits, value, state = super().step(obs, state[:, : self.units])
+        return logits, value, torch.cat([state, state[:, :1]], -1)
+
+
+class Double(Attentive):
+    def initial_state(self, agents):
+        return super().initial_state(agents).double()
+
+
+class Chatty(Attentive):
+    def __init__(self, spec, settings):
+        print("hello")
+        super().__init__(spec, settings)
+
+
+class Leaving(nn.Module):
+    def __init__(self, spec, settings):
+        raise SystemExit(0)

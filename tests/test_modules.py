@@ -10,7 +10,9 @@ import pytest
 import torch
 from command import ROOT
 
+import config
 from consumers import modules, probe
+from producers import probing
 from producers.opaque import Opaque, decode, opaque
 from producers.program import ProgramError
 
@@ -83,6 +85,11 @@ def test_a_module_without_state_takes_any_leading_dimensions():
     [
         ("own_module:Slanted", SPEC, "gives logits and value of shape (4, 3, 4) and (4, 3); needs (4, 3, 3)"),
         ("own_module:Forgetful", SPEC, "step by step gives other logits than unroll"),
+        ("own_module:Crowded", SPEC, "gives a row other logits alone than beside others"),
+        ("own_module:Undefined", CONTINUOUS, "gives logits or values that are not finite"),
+        ("own_module:Deaf", SPEC, "step by step gives other logits than unroll, at step 2 of 4"),
+        ("own_module:Growing", SPEC, "gives a state of (3, 7) torch.float32; needs that of initial_state"),
+        ("own_module:Double", SPEC, "must give zeros [agents, width] float32"),
         ("own_module:Attentive", CONTINUOUS, "fails on a trial of 3 agents: KeyError|fails|KeyError"),
         ("own_module:Absent", SPEC, "has no attribute 'Absent'"),
         ("nowhere.at_all:X", SPEC, "No module named 'nowhere'"),
@@ -102,5 +109,14 @@ def test_the_probe_is_asked_in_a_process_of_its_own():
     options = {"input": given, "capture_output": True, "text": True, "cwd": ROOT, "env": environment}
     good = subprocess.run([*command, "own_module:Attentive"], check=False, **options)
     assert json.loads(good.stdout)["state_width"] == 6, good.stderr
+    chatty = subprocess.run([*command, "own_module:Chatty"], check=False, **options)
+    assert (json.loads(chatty.stdout), chatty.stderr) == (json.loads(good.stdout), "hello\n" * 2)
     bad = subprocess.run([*command, "own_module:Slanted"], check=False, **options)
     assert (bad.returncode, bad.stdout, len(bad.stderr.splitlines())) == (64, "", 1)
+
+
+def test_a_module_that_ends_the_process_is_told_of(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
+    settings = config.Policy(module="own_module:Leaving", placement="server")
+    with pytest.raises(ProgramError, match=r"policy\.module: ended the process that looked at it"):
+        probing.build(settings, SPEC)
