@@ -1,20 +1,20 @@
 """What every test leaves behind: no segment in shared memory and no process. And none hangs for ever."""
 
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import leftovers
 import pytest
+from command import SHM, segments
 from rings import Rig
 from runs import QUICK, Run
 
 # A shell starts its background jobs with SIGINT ignored, and so would be every run that a test interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-SHM = Path("/dev/shm")
 HANG_SECONDS = 900
 
 
@@ -101,52 +101,14 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def _segments() -> set[str]:
-    return {path.name for path in SHM.glob(f"headrace-{os.getuid()}-*")}
-
-
-def _processes() -> Iterator[tuple[int, int, str]]:
-    """(pid, parent, command line) of every process."""
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-            line = (process / "cmdline").read_text(errors="replace").replace("\0", " ")
-        except OSError:
-            continue  # gone in between
-        yield int(process.name), parent, line
-
-
-def _strangers() -> list[str]:
-    """Runs and test sessions beside ours, whose segments are not ours to judge."""
-    parents = {pid: parent for pid, parent, _ in _processes()}
-
-    def line_of_descent(pid: int) -> list[int]:
-        line = [pid]
-        while pid := parents.get(pid, 0):
-            line.append(pid)
-        return line
-
-    ours = line_of_descent(os.getpid())
-    return [line for pid, _, line in _processes()
-            if ("pytest" in line or "supervisor.py" in line) and pid not in ours
-            and os.getpid() not in line_of_descent(pid)]
-
-
-def _children() -> list[str]:
-    """Command lines of our children; multiprocessing's tracker ends with the interpreter."""
-    ours = [line for _, parent, line in _processes() if parent == os.getpid()]
-    return [line for line in ours if "resource_tracker" not in line]
-
-
 @pytest.fixture(scope="session", autouse=True)
-def nothing_is_left() -> Iterator[None]:
+def nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """At the end of the session none of its segments is in shared memory and no child process is left."""
-    before, beside = _segments(), bool(_strangers())
+    before, folder = segments(), tmp_path_factory.getbasetemp()
     yield
     deadline = time.monotonic() + 10
     while True:
-        beside = beside or bool(_strangers())
-        left, children = set() if beside else _segments() - before, _children()
+        left, children = leftovers.segments_of(folder, before), leftovers.children()
         if (not left and not children) or time.monotonic() > deadline:
             break
         time.sleep(0.1)
