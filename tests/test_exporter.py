@@ -1,25 +1,19 @@
 """The exporter: every figure is the counter's, every name is documented, every page says what is so."""
 
 import dataclasses
-import http.client
 import json
 import math
 import os
-import socket
-import threading
 import time
-import uuid
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
+from machines import Machine, get, serving
 
 import ringbuf
 from consumers.causes import CAUSES
-from monitor import collector, exporter, metrics, procfs, rundir
-from monitor.status import Table
+from monitor import collector, metrics, procfs, rundir
 from monitor.totals import Totals
-from producers.prepare import Segments, prepare
 
 ROOT = Path(__file__).resolve().parent.parent
 # Without a value until something happened.
@@ -28,88 +22,25 @@ ABSENT_AT_FIRST = {
 }  # fmt: skip
 
 
-class Machine:
-    """The shared memory of a run of two producers and an inference server, whose counters the test writes
-    itself."""
-
-    def __init__(self, directory, learners=1):
-        run_file = directory / "run.yaml"
-        run_file.write_text(
-            f"sim: {{name: cartpole}}\nproducers: {{agents: 8, count: 2}}\nlearner: {{count: {learners}}}\n"
-            "policy: {placement: server}\n"
-        )
-        self.segments = Segments(prepare(str(run_file), []), uuid.uuid4())
-        self.table = Table.of(2, learners, 1)
-        control = self.segments.control
-        own = procfs.usage(os.getpid())
-        rows = [("producer", 0), ("producer", 1), *(("learner", i) for i in range(learners))]
-        rows += [("exporter", 0), ("server", 0)]
-        for slot, (role, index) in zip(self.table.all, rows, strict=True):
-            control.set_process(
-                slot,
-                role=role,
-                role_index=index,
-                pid=os.getpid(),
-                start_time=own.start_ticks,
-                core=None,
-                state="starting",
-                epoch=1,
-            )
-        build = dict.fromkeys(metrics.METRICS["build_info"].labels, "x")
-        facts = collector.Facts(build, "0f", "ab", 1, 300.0, directory)
-        self.collector = collector.RunCollector(control, self.segments.rings, self.table, facts)
-        self.pages = exporter.Pages(self.collector)
-
-    def own(self, slot):
-        """The control block as process `slot` sees it."""
-        return ringbuf.Control.attach(self.segments.control.fd, slot)
-
-    def scrape(self):
-        """{(name, labels): value} of /metrics."""
-        status, _, body = self.pages.answer("/metrics", "")
-        assert status == 200
-        return {
-            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-            for family in text_string_to_metric_families(body.decode())
-            for sample in family.samples
-        }
-
-
 @pytest.fixture
 def machine(tmp_path):
     made = Machine(tmp_path)
     yield made
-    made.segments.close()
+    made.close()
 
 
 @pytest.fixture
 def two_learners(tmp_path):
     made = Machine(tmp_path, learners=2)
     yield made
-    made.segments.close()
+    made.close()
 
 
 @pytest.fixture
 def served(machine):
     """The address of an exporter that serves `machine`."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    server = exporter.Server(listening, machine.pages)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield listening.getsockname()
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def get(address, path, method="GET"):
-    connection = http.client.HTTPConnection(*address, timeout=30)
-    try:
-        connection.request(method, path)
-        answer = connection.getresponse()
-        return answer.status, answer.getheaders(), answer.read()
-    finally:
-        connection.close()
+    with serving(machine) as address:
+        yield address
 
 
 def sample_names(entry):
@@ -322,15 +253,15 @@ def test_the_other_pages_answer_over_http(machine, served):
     assert int(dict(headers)["Content-Length"]) > 1000
 
 
-def test_the_page_shows_the_figures_and_escapes_them():
-    page = exporter.page(
-        {"state": "running", "name": "<b>", "score": {"mean": 3.5}, "processes": [{"pid": 7}]}
-    )
+def test_the_page_has_the_figures_escaped_for_whoever_runs_no_scripts(machine):
+    assert "starting" in machine.page()
+    status = {"state": "running", "name": "<b>", "score": {"mean": 3.5}, "processes": [{"pid": 7}]}
+    rundir.write_json(machine.directory / rundir.STATUS, status)
+    page = machine.page()
     assert "<b>" not in page
-    assert "&lt;b&gt;" in page
+    assert "name<td>&lt;b&gt;" in page
     assert "score.mean<td>3.5" in page
     assert "pid 7" in page
-    assert "starting" in exporter.page(None)
 
 
 def test_a_part_that_cannot_be_read_is_counted_and_the_rest_is_served(machine, monkeypatch):
