@@ -11,10 +11,11 @@ PyObject *ring_error;
 const char *const producer_counter_names[] = {HR_PRODUCER_COUNTERS(X) NULL};
 const char *const learner_counter_names[] = {HR_LEARNER_COUNTERS(X) NULL};
 const char *const server_counter_names[] = {HR_SERVER_COUNTERS(X) NULL};
+const char *const recorder_counter_names[] = {HR_RECORDER_COUNTERS(X) NULL};
 const char *const learner_gauge_names[] = {HR_LEARNER_GAUGES(X) NULL};
 #undef X
 const char *const role_names[] = {"none",     "supervisor", "producer",  "learner", "server",
-                                  "exporter", "recorder",   "evaluator", NULL};
+                                  "exporter", "recorder",   "evaluator", "sink",    NULL};
 const char *const state_names[] = {"none",     "starting", "running", "backoff", "hung",
                                    "stopping", "exited",   "failed",  NULL};
 const char *const stop_names[] = {"run", "signal", "steps", "seconds", "versions", "score", "failure", NULL};
@@ -23,7 +24,7 @@ const char *const drop_names[] = {"not_written", "overwritten", "bad", "redelive
                                   "rollback",    "shutdown",    "lag", NULL};
 const char *const claimable_names[] = {"claimable", "wait_credit", "wait_full", "wait_owner",
                                        "skip",      "save",        "stopped",   "exhausted", NULL};
-_Static_assert(sizeof role_names / sizeof *role_names == HR_EVALUATOR + 2, "a name for each role");
+_Static_assert(sizeof role_names / sizeof *role_names == HR_SINK + 2, "a name for each role");
 _Static_assert(sizeof state_names / sizeof *state_names == HR_FAILED + 2, "a name for each state");
 _Static_assert(sizeof stop_names / sizeof *stop_names == HR_STOP_FAILURE + 2, "a name for each reason");
 _Static_assert(sizeof slot_state_names / sizeof *slot_state_names == HR_BAD + 2,
@@ -159,6 +160,7 @@ static int add_constants(PyObject *module)
                    add_names(module, "PRODUCER_COUNTERS", producer_counter_names) != 0 ||
                    add_names(module, "LEARNER_COUNTERS", learner_counter_names) != 0 ||
                    add_names(module, "SERVER_COUNTERS", server_counter_names) != 0 ||
+                   add_names(module, "RECORDER_COUNTERS", recorder_counter_names) != 0 ||
                    add_names(module, "LEARNER_GAUGES", learner_gauge_names) != 0
                ? -1
                : 0;

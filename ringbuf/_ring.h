@@ -55,6 +55,7 @@ extern PyObject *control_type, *ring_type, *lease_type, *claim_type, *weights_ty
 extern const char *const role_names[], *const state_names[], *const stop_names[];
 extern const char *const slot_state_names[], *const drop_names[], *const claimable_names[];
 extern const char *const producer_counter_names[], *const learner_counter_names[], *const server_counter_names[],
+                                                       *const recorder_counter_names[],
                                                        *const learner_gauge_names[];
 
 /* Index of `name`, or -1 with ValueError that lists the names. */
@@ -99,7 +100,8 @@ RingObject *ring_as(PyObject *self, unsigned allowed);
 #define AS_LEARNER (1u << HR_ACCESS_LEARNER)
 #define AS_SUPERVISOR (1u << HR_ACCESS_SUPERVISOR)
 #define AS_SERVER (1u << HR_ACCESS_SERVER)
-#define AS_ANYBODY 31u
+#define AS_TAP (1u << HR_ACCESS_TAP)
+#define AS_ANYBODY 63u
 
 /* The control block of the object, or a process of it; NULL with an error. */
 hr_control *control_mapped(PyObject *self);
@@ -148,6 +150,7 @@ METHOD(ring_question);
 METHOD(ring_answer);
 METHOD(ring_serving_parts);
 METHOD(ring_sweep_server);
+METHOD(ring_tap);
 #undef METHOD
 PyObject *control_bell_wait(PyObject *self, PyObject *args, PyObject *kwargs);
 

@@ -17,7 +17,8 @@ static const char *const *counter_names(const hr_process *p)
     return role == HR_PRODUCER  ? producer_counter_names
            : role == HR_LEARNER ? learner_counter_names
            : role == HR_SERVER  ? server_counter_names
-                                : nothing;
+           : role == HR_RECORDER ? recorder_counter_names
+                                 : nothing;
 }
 
 PyObject *control_counters(PyObject *self, PyObject *args)

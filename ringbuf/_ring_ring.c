@@ -11,7 +11,7 @@ PyObject *ring_type;
 static PyTypeObject *observation_type;
 static PyObject *state_strings; /* slot_state_names as a tuple */
 
-static const char *const access_names[] = {"producer", "learner", "supervisor", "monitor", "server", NULL};
+static const char *const access_names[] = {"producer", "learner", "supervisor", "monitor", "server", "tap", NULL};
 
 RingObject *ring_as(PyObject *self, unsigned allowed)
 {
@@ -317,7 +317,7 @@ static PyObject *get_text(PyObject *self, void *which)
 static PyMethodDef methods[] = {
     {"attach", (PyCFunction)(void (*)(void))ring_attach, METH_VARARGS | METH_KEYWORDS | METH_CLASS,
      "attach(fd, control, role='learner', learner=0, name='', *, close_fd=False): role is producer, learner, "
-     "supervisor, monitor or server; supervisor and monitor do not map the payload. Of a server, memoryview(ring) "
+     "supervisor, monitor, server or tap; supervisor and monitor do not map the payload. Of a server, memoryview(ring) "
      "is all that lies behind the headers, to be written to."},
     {"close", ring_close, METH_NOARGS, "Unmaps the ring; BufferError while a view of its payload lives."},
     {"observe", ring_observe, METH_NOARGS,
@@ -384,6 +384,11 @@ static PyMethodDef methods[] = {
      "[B, S] float32 behind the last slot), all in memoryview(ring)"},
     {"sweep_server", ring_sweep_server, METH_NOARGS,
      "After the death of the ring's inference server was reaped; may be repeated."},
+    {"tap", ring_tap, METH_VARARGS,
+     "tap(sequence, pieces, out, records) -> dict of the slot's header, or None: see last_failure ('early': not "
+     "committed yet; 'hole': never will be; 'missed'). `pieces`, uint64 pairs (offset in the payload, bytes), are copied "
+     "one behind the other to `out`, and the episodes' records to `records`, which has room for the whole field. Holds "
+     "nobody up and writes nothing to the ring."},
     {"slot_range", ring_slot_range, METH_VARARGS,
      "slot_range(sequence) -> (offset, bytes) of that slot's payload within the segment's file"},
     {"header", ring_header, METH_VARARGS,
@@ -402,7 +407,7 @@ static PyGetSetDef attributes[] = {
      "The sequence that the saved state goes on from; None: there is none, or it is being written.", NULL},
     {"server_life", get_server_life, NULL, "Deaths of the ring's inference server so far.", NULL},
     {"name", get_text, NULL, "Shared-memory name, '' if attached by descriptor only.", NULL},
-    {"last_failure", get_text, NULL, "Of lease(): 'lost', 'torn' or None.", (void *)1},
+    {"last_failure", get_text, NULL, "Of lease(): 'lost', 'torn' or None; of tap(): 'early', 'hole', 'missed' or None.", (void *)1},
     {0}};
 static PyType_Slot slots[] = {
     {Py_tp_dealloc, ring_dealloc},

@@ -16,7 +16,7 @@
 #define HR_DIRECTORY_BYTES 1024 /* of a path, its NUL included */
 
 typedef enum hr_role {
-    HR_SUPERVISOR = 1, HR_PRODUCER, HR_LEARNER, HR_SERVER, HR_EXPORTER, HR_RECORDER, HR_EVALUATOR
+    HR_SUPERVISOR = 1, HR_PRODUCER, HR_LEARNER, HR_SERVER, HR_EXPORTER, HR_RECORDER, HR_EVALUATOR, HR_SINK
 } hr_role;
 
 typedef enum hr_process_state {
@@ -46,6 +46,9 @@ typedef enum hr_learner_counter { HR_LEARNER_COUNTERS(X) HR_L_COUNT } hr_learner
 #undef X
 #define X(name) HR_S_##name,
 typedef enum hr_server_counter { HR_SERVER_COUNTERS(X) HR_S_COUNT } hr_server_counter;
+#undef X
+#define X(name) HR_R_##name,
+typedef enum hr_recorder_counter { HR_RECORDER_COUNTERS(X) HR_R_COUNT } hr_recorder_counter;
 #undef X
 
 typedef struct hr_control { /* one process' view */

@@ -100,6 +100,22 @@
     X(pickup_retries)   /* copies that a newer version overtook */                                          \
     X(version)          /* newest in hand */
 
+#define HR_RECORDER_COUNTERS(X)                                                                             \
+    X(slots_copied)                                                                                         \
+    X(slots_missed)   /* of the rings it taps: gone before they were copied */                              \
+    X(slots_passed)   /* never written by their producer */                                                 \
+    X(steps)          /* valid agent-steps copied */                                                        \
+    X(raw_bytes)      /* of blocks written, before compression */                                           \
+    X(written_bytes)  /* of blocks written */                                                               \
+    X(blocks)         /* written */                                                                         \
+    X(dropped_blocks) /* copied and thrown away: the disk was too slow, too full or broken */               \
+    X(queue_blocks)   /* that wait to be written; set and not added, as the next two and the last */        \
+    X(shards)         /* on disk */                                                                         \
+    X(bytes)          /* of those */                                                                        \
+    X(deleted_shards) /* for their age, or for room */                                                      \
+    X(errors)         /* of the disk */                                                                     \
+    X(halted)         /* 1 while nothing is written, for want of space */
+
 #define HR_LEARNER_GAUGES(X) /* named as the figures of metrics.jsonl */                                     \
     X(score_mean) X(score_best) X(solved_at_seconds) X(learning_rate) X(entropy_coef)                       \
     X(loss_policy) X(loss_value) X(loss_entropy) X(loss_total) X(grad_norm) X(approx_kl) X(update_kl)       \

@@ -296,7 +296,7 @@ _Static_assert(offsetof(hr_process, pid) == 16 && offsetof(hr_process, heartbeat
                    offsetof(hr_process, gauge) == 256 + 8 * HR_COUNTERS &&
                    sizeof(hr_process) % HR_LINE_BYTES == 0,
                "process");
-_Static_assert(HR_P_COUNT <= HR_COUNTERS && HR_S_COUNT <= HR_COUNTERS && HR_L_COUNT + HR_LAG_BINS + HR_AGE_BINS <= HR_COUNTERS,
+_Static_assert(HR_P_COUNT <= HR_COUNTERS && HR_S_COUNT <= HR_COUNTERS && HR_R_COUNT <= HR_COUNTERS && HR_L_COUNT + HR_LAG_BINS + HR_AGE_BINS <= HR_COUNTERS,
                "counters fit");
 
 static inline hr_flags *hr_control_flags(const hr_control *c)

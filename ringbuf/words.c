@@ -29,8 +29,9 @@ int hr_ring_map(hr_ring *r, int fd, hr_control *control, hr_access access, char 
         f.serving_offset != expected.serving_offset)
         return hr_fail(error, capacity, "ring: geometry of another build: run make build");
     const int writes = access == HR_ACCESS_PRODUCER || access == HR_ACCESS_SERVER;
-    uint64_t bytes = writes || access == HR_ACCESS_LEARNER ? total : f.data_offset;
-    uint64_t writable = writes ? total : access == HR_ACCESS_MONITOR ? 0 : f.data_offset;
+    const int reads = access == HR_ACCESS_MONITOR || access == HR_ACCESS_TAP;
+    uint64_t bytes = writes || access == HR_ACCESS_LEARNER || access == HR_ACCESS_TAP ? total : f.data_offset;
+    uint64_t writable = writes ? total : reads ? 0 : f.data_offset;
     void *base = hr_segment_map(fd, bytes, writable, error, capacity);
     if (base == NULL)
         return -1;

@@ -13,7 +13,8 @@ typedef enum hr_access {
     HR_ACCESS_LEARNER,    /* headers read-write, payload read-only */
     HR_ACCESS_SUPERVISOR, /* headers read-write, payload not mapped */
     HR_ACCESS_MONITOR,    /* headers read-only, payload not mapped */
-    HR_ACCESS_SERVER      /* everything read-write */
+    HR_ACCESS_SERVER,     /* everything read-write */
+    HR_ACCESS_TAP         /* everything read-only */
 } hr_access;
 
 /* Maps a ring and checks it; `sequence` is left 0. 0, or -1 with one line in `error`. */

@@ -35,6 +35,7 @@ HOLDS = [  # model, definitions: about two minutes on one core, all together
     ("serving", "G=1 T=1 KILLS=1 DEATHS=1 VERSIONS=0"),
     ("serving", "G=2 T=1 KILLS=0 DEATHS=1 VERSIONS=0"),
     ("serving", "G=2 T=1 KILLS=0 DEATHS=0 VERSIONS=0 REFUSALS=2"),
+    ("tap", "KILLS=1 GIVEN_UP=2"),
 ]
 HOLDS_LARGER = [
     ("credit", "R=1 N=2 ETA=1 VERSIONS=2 KILLS=1 FAILURES=0 TORN=1"),
@@ -82,6 +83,12 @@ MUTANTS = [  # model, what is broken, the rest of the definitions, how it shows
     ("serving", "LIFE_NOT_COMPARED", "G=1 KILLS=0 DEATHS=1", WRONG),
     ("serving", "EPOCH_NOT_COMPARED", "G=1 KILLS=1 DEATHS=0", WRONG),
     ("serving", "FIELDS_NOT_CHECKED", "G=1 KILLS=1 DEATHS=0", WRONG),
+    *(
+        ("tap", mutant, "COPIES=1", WRONG)
+        for mutant in (
+            "NO_STAMP", "NO_WORD", "NO_FIRST_LOOK", "LOOKS_TOO_EARLY", "ANY_FREE", "LATE_STAMP"
+        )
+    ),
 ]
 MUTANTS_LARGER = [
     *(  # of the gate's: the smallest case in which one step is too old

@@ -10,6 +10,7 @@
 #include "ringbuf/serving.h"
 #include "ringbuf/state.h"
 #include "ringbuf/sweep.h"
+#include "ringbuf/tap.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -97,6 +98,17 @@ static void operate(const char *operation, hr_ring *ring, hr_weights *weights, u
         hr_question q;
         need(hr_serving_question(ring, 0, sequence, &q), "question");
         hr_serving_answer(ring, 0, q.number, 0);
+    } else if (strcmp(operation, "tap") == 0) { /* in pieces; what is accepted must be what produce writes */
+        static uint8_t copy[1 << 12], records[1 << 12];
+        const uint64_t bytes = ring->plan.field[HR_OBS].bytes;
+        hr_piece piece[64];
+        size_t pieces = 0;
+        hr_tap_facts facts;
+        for (uint64_t at = 0; at < bytes && pieces < 64; at += 8)
+            piece[pieces++] = (hr_piece){.offset = ring->plan.field[HR_OBS].offset + at, .bytes = 8};
+        if (hr_ring_tap_copy(ring, sequence, piece, pieces, copy, records, &facts))
+            for (size_t i = 0; i < pieces * 8; i++)
+                need(copy[i] == (uint8_t)(sequence % 251), "torn copy accepted");
     } else if (strcmp(operation, "sweep_server") == 0) {
         hr_sweep_server(ring);
     } else if (strcmp(operation, "publish") == 0) {
@@ -130,6 +142,7 @@ static void child(char **argv)
               : hr_ring_map(&ring, ring_fd, &control,
                             learns                               ? HR_ACCESS_LEARNER
                             : strcmp(operation, "answer") == 0 ? HR_ACCESS_SERVER
+                            : strcmp(operation, "tap") == 0    ? HR_ACCESS_TAP
                                                                  : HR_ACCESS_SUPERVISOR,
                             error, sizeof error)) == 0,
          "ring");
