@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+import config
 from monitor import procfs, rundir
 from monitor.metrics import METRICS, PREFIX
 from monitor.status import Table
@@ -113,12 +115,14 @@ class Facts:
     checkpoint_interval_seconds: float
     directory: Path
     attempt: int = 1
+    began_unix: float = 0.0
+    """Of this attempt, which may go on in the memory of an earlier one."""
     before: Totals = field(default_factory=Totals)
     """What earlier attempts come to, without what the rings still know of."""
 
 
 class RunCollector(Collector):
-    """Reads the shared counters at every scrape."""
+    """Reads the shared counters at every scrape. Several may scrape at the same time."""
 
     def __init__(self, control: Any, rings: Sequence[Any], table: Table, facts: Facts):
         self.control = control
@@ -127,11 +131,17 @@ class RunCollector(Collector):
         self.facts = facts
         self.errors = 0
         self._families: dict[str, Any] = {}
+        self._scraping = threading.Lock()
+        self._settings = 0  # how often they had been written again when they were read
 
     def describe(self) -> list[Metric]:
         return []
 
     def collect(self) -> Iterator[Metric]:
+        with self._scraping:
+            yield from self._scrape()
+
+    def _scrape(self) -> list[Metric]:
         started = time.monotonic()
         self._families = {}
         parts: tuple[Callable[[], None], ...] = (
@@ -147,11 +157,11 @@ class RunCollector(Collector):
         for part in parts:
             try:
                 part()
-            except (OSError, ValueError):
+            except (OSError, ValueError, config.ConfigError, config.Unreadable):
                 self.errors += 1
         self._add("collector_errors_total", self.errors)
         self._add("collector_duration_seconds", time.monotonic() - started)
-        yield from self._families.values()
+        return list(self._families.values())
 
     def _add(self, name: str, value: float, *labels: object) -> None:
         self._family(name).add_metric([str(label) for label in labels], float(value))
@@ -173,6 +183,7 @@ class RunCollector(Collector):
         return self._families[name]
 
     def _run(self) -> None:
+        self._reread_settings()
         facts = self.facts
         self._add("build_info", 1, *(facts.build[label] for label in METRICS["build_info"].labels))
         self._add("run_info", 1, facts.run_id, facts.config_sha256)
@@ -195,6 +206,15 @@ class RunCollector(Collector):
         if facts.lag_limit is not None:
             self._add("staleness_limit_updates", facts.lag_limit)
         self._add("checkpoint_interval_seconds", facts.checkpoint_interval_seconds)
+
+    def _reread_settings(self) -> None:
+        """What SIGHUP may have changed."""
+        written = self.control.settings
+        if written != self._settings:
+            settings = config.load_resolved(self.facts.directory / rundir.RESOLVED)
+            interval = settings.checkpoint.interval_seconds
+            self.facts = replace(self.facts, checkpoint_interval_seconds=interval)
+            self._settings = written
 
     def _rings(self) -> None:
         producers = [self.control.counters(index) for index in self.table.producers]
@@ -271,10 +291,10 @@ class RunCollector(Collector):
 
     def _learner(self) -> None:
         counters, gauges = self.control.counters(self.table.learner), self.control.gauges(self.table.learner)
-        started = self.control.created_unix
+        began = max(self.control.created_unix, self.facts.began_unix)
 
         def timestamp(name: str) -> float:
-            return counters[name] / 1e9 if counters[name] else started
+            return max(counters[name] / 1e9, began)  # an age is not longer than the attempt
 
         self._add("learner_samples_total", counters["samples"], 0)
         self._add("learner_burn_in_samples_total", counters["burn_in_steps"], 0)
@@ -313,7 +333,10 @@ class RunCollector(Collector):
     def _staleness(self) -> None:
         counters = self.control.counters(self.table.learner)
         lags, ages = self.control.bins(self.table.learner)
-        self._histogram("batch_staleness_updates", lags, LAG_BUCKETS, counters["lag_sum"])
+        whole, limit = set(LAG_BUCKETS), self.facts.lag_limit
+        if limit is not None and limit < LAG_BUCKETS[-1]:
+            whole.add(limit)  # else a quantile interpolated in its bucket could exceed it
+        self._histogram("batch_staleness_updates", lags, sorted(whole), counters["lag_sum"])
         bounds = [2.0**power / 1e3 for power in range(len(ages) - 1)]
         buckets = list(zip(bounds, _cumulated(ages), strict=False))
         self._family("sample_age_seconds").add_metric(

@@ -56,6 +56,7 @@ def build_facts(directory: Path) -> tuple[Facts, config.Config]:
         checkpoint_interval_seconds=settings.checkpoint.interval_seconds,
         directory=directory,
         attempt=int(attempt.get("attempt", 1)),
+        began_unix=float(attempt.get("started_unix") or 0.0),
         before=Totals.from_json(attempt.get("before")),
     )
     return facts, settings

@@ -4,12 +4,15 @@ import dataclasses
 import json
 import math
 import os
+import threading
 import time
 from pathlib import Path
 
 import pytest
 from machines import Machine, get, serving
+from prom import needs_promtool, promtool
 
+import config
 import ringbuf
 from consumers.causes import CAUSES
 from monitor import collector, metrics, procfs, rundir
@@ -114,6 +117,67 @@ def test_timestamps_begin_with_the_run_so_that_ages_are_bounded(machine):
         assert abs(samples[f"headrace_{name}_timestamp_seconds", ()] - time.time()) < 600
 
 
+def test_ages_are_bounded_by_an_attempt_that_goes_on_in_older_memory(machine):
+    machine.own(machine.table.learner).counter_set("last_publish_unix_ns", 5_000_000_000)
+    began = time.time() + 3600
+    machine.collector.facts = dataclasses.replace(machine.collector.facts, began_unix=began)
+    assert machine.scrape()["headrace_policy_published_timestamp_seconds", ()] == began
+
+
+def test_the_interval_between_checkpoints_is_the_one_in_force(machine):
+    name = ("headrace_checkpoint_interval_seconds", ())
+    assert machine.scrape()[name] == 300
+    settings = config.load(str(machine.directory / "run.yaml"), ["checkpoint.interval_seconds=7"])
+    (machine.directory / rundir.RESOLVED).write_text(config.dump_resolved(settings))
+    assert machine.scrape()[name] == 300, "nobody has said that they were written again"
+    machine.segments.control.announce_settings()
+    assert machine.scrape()[name] == 7
+    (machine.directory / rundir.RESOLVED).write_text("nonsense: [")
+    machine.segments.control.announce_settings()
+    samples = machine.scrape()
+    assert samples["headrace_collector_errors_total", ()] == 1
+    assert ("headrace_learner_samples_total", (("learner", "0"),)) in samples
+
+
+@needs_promtool
+@pytest.mark.parametrize("begun", [False, True])
+def test_promtool_finds_no_fault_with_the_metrics(machine, begun):
+    if begun:
+        learner = machine.own(machine.table.learner)
+        for name in ringbuf.LEARNER_GAUGES:
+            learner.gauge_set(name, 0.5)
+        learner.counter_set("ready", 1)
+        learner.lag_add(3, 7)
+    body = machine.pages.answer("/metrics", "")[2].decode()
+    assert promtool("check", "metrics", given=body) == ""
+    faulty = "# TYPE headrace_x counter\nheadrace_x 1\n"
+    assert "should have" in promtool("check", "metrics", given=faulty, check=False)
+
+
+def test_two_may_scrape_at_the_same_time(machine, monkeypatch):
+    """One is held in the middle of its scrape while the other begins and ends its own, or waits."""
+    held, go_on = threading.Event(), threading.Event()
+    storage = machine.collector._storage
+
+    def slow():
+        held.set()
+        go_on.wait(0.3)
+        storage()
+
+    monkeypatch.setattr(machine.collector, "_storage", slow)
+    answers = []
+    scrape = lambda: answers.append(machine.pages.answer("/metrics", "")[2].decode())  # noqa: E731
+    both = [threading.Thread(target=scrape) for _ in range(2)]
+    both[0].start()
+    assert held.wait(60)
+    both[1].start()
+    for one in both:
+        one.join()
+    for answer in answers:
+        series = [line.rpartition(" ")[0] for line in answer.splitlines() if not line.startswith("#")]
+        assert len(series) == len(set(series)) > 300
+
+
 def test_counters_are_those_of_shared_memory(machine):
     producer, learner = machine.own(2), machine.own(machine.table.learner)
     producer.counter_add("steps", 2**53 + 1)
@@ -121,7 +185,7 @@ def test_counters_are_those_of_shared_memory(machine):
     producer.counter_add("bytes_packed", 12_345)
     for name, value in (("updates", 7), ("ready", 1), ("version", 7), ("samples", 70), ("steps", 35)):
         learner.counter_set(name, value)
-    learner.counter_set("last_update_unix_ns", 5_000_000_000)
+    learner.counter_set("last_update_unix_ns", 10**19)
     learner.gauge_set("loss_policy", -0.25)
     samples = machine.scrape()
     assert samples["headrace_producer_steps_total", (("producer", "1"),)] == float(2**53 + 1)
@@ -132,7 +196,7 @@ def test_counters_are_those_of_shared_memory(machine):
     assert samples["headrace_learner_updates_total", (("learner", "0"),)] == 7
     assert samples["headrace_policy_version", ()] == 7
     assert samples["headrace_ring_consumed_samples_total", ()] == 35
-    assert samples["headrace_learner_last_update_timestamp_seconds", (("learner", "0"),)] == 5
+    assert samples["headrace_learner_last_update_timestamp_seconds", (("learner", "0"),)] == 1e10
     assert samples["headrace_learner_loss", (("term", "policy"),)] == -0.25
     assert ("headrace_learner_loss", (("term", "value"),)) not in samples
 
@@ -184,6 +248,19 @@ def test_the_staleness_histogram_counts_each_step_once(machine):
     ]
     assert samples["headrace_batch_staleness_updates_count", ()] == 15
     assert samples["headrace_batch_staleness_updates_sum", ()] == 2145
+
+
+@pytest.mark.parametrize(("limit", "more"), [(1, []), (5, ["5.0"]), (100, ["100.0"]), (500, []), (None, [])])
+def test_the_limit_of_the_lag_is_a_bound_of_its_histogram(machine, limit, more):
+    machine.collector.facts = dataclasses.replace(machine.collector.facts, lag_limit=limit)
+    learner = machine.own(machine.table.learner)
+    learner.lag_add(5, 2)
+    learner.lag_add(100, 1)
+    name = "headrace_batch_staleness_updates_bucket"
+    samples = machine.scrape().items()
+    found = {dict(labels)["le"]: value for (metric, labels), value in samples if metric == name}
+    assert set(found) == {*(str(float(bound)) for bound in collector.LAG_BUCKETS), "+Inf", *more}
+    assert [found[bound] for bound in more] == [2 if limit == 5 else 3] * len(more)
 
 
 def test_the_age_histogram_has_the_bounds_of_its_bins(machine):
