@@ -9,7 +9,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 
-SIM_ABI = 2
+SIM_ABI = 3
 SIM_MAX_DIMS = 4
 SIM_MAX_HEADS = 16
 SIM_MAX_PARAMS = 64
@@ -88,6 +88,7 @@ class SimApi(ctypes.Structure):
             "render_rgb",
             ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, ctypes.POINTER(c_int32), ctypes.POINTER(c_int32)),
         ),
+        ("follow", ctypes.CFUNCTYPE(None, c_void_p, c_int32)),
     ]
 
 

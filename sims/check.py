@@ -242,6 +242,7 @@ def pictures(subject: Subject) -> None:
     with subject.probe() as probe:
         for t in subject.play(probe):
             if t % max(1, subject.steps // SAVES) == 0:
+                probe.follow(t % probe.shape.agents)
                 if api.render_text:
                     probe.render_text()
                 if api.render_rgb:

@@ -141,6 +141,10 @@ class Probe:
         if result < 0:
             raise Failure(f"load returned {result}")
 
+    def follow(self, agent: int) -> None:
+        if self.simulator.api.follow:
+            self.simulator.api.follow(self._world, agent)
+
     def render_text(self, capacity: int = 1 << 16) -> str:
         text = Guarded((capacity,), np.uint8)
         length = self.simulator.api.render_text(self._world, text.pointer, capacity)

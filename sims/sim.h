@@ -33,7 +33,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SIM_ABI 2u       /* raised whenever anything in this file changes its meaning or layout */
+#define SIM_ABI 3u       /* raised whenever anything in this file changes its meaning or layout */
 #define SIM_MAX_DIMS 4   /* dimensions of an observation */
 #define SIM_MAX_HEADS 16 /* action heads of an agent */
 #define SIM_MAX_PARAMS 64
@@ -125,6 +125,10 @@ typedef struct sim_api {
      * 3] bytes, or only the size when `out` is NULL. */
     int (*render_text)(const void *world, char *out, size_t capacity);
     int (*render_rgb)(const void *world, uint8_t *out, int32_t *width, int32_t *height);
+
+    /* Optional, for many agents: from now on pictures are of what is around this one; without it, or before it
+     * is called, of the first. Nothing but pictures depends on it. */
+    void (*follow)(void *world, int32_t agent);
 } sim_api;
 
 /* The one exported symbol. */

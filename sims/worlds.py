@@ -148,6 +148,13 @@ class Worlds:
             raise SimulatorError(f"{self.simulator.name} has no save and load")
         return size
 
+    def follow(self, world: int, agent: int) -> None:
+        """Has pictures of a world show what is around this of its agents, where the simulator can."""
+        if not 0 <= agent < self.shape.agents:
+            raise IndexError(f"agent {agent} of {self.shape.agents}")
+        if self.simulator.api.follow:
+            self.simulator.api.follow(self._world(world), agent)
+
     def render_text(self, world: int) -> str:
         render = self.simulator.api.render_text
         if not render:

@@ -266,6 +266,23 @@ def test_pictures_show_the_region_that_was_asked_for():
         assert differs.nonzero()[0].tolist() == [8, 9, 10, 12]
 
 
+def test_pictures_follow_the_agent_that_was_asked_for():
+    view = {"view_width": 11, "view_height": 7}
+    with load("realm").create(1, {"width": 64, "height": 64, "agents": 8, **view}) as worlds:
+        worlds.reset()
+        middles = []
+        for agent in range(8):
+            worlds.follow(0, agent)
+            lines = worlds.render_text(0).splitlines()
+            assert f"agent {agent}: " in lines[0]
+            middles.append(lines[1 + 7 // 2][11 // 2])
+            middle = worlds.render_rgb(0)[28, 44]
+            assert middle.tolist() == [255, 64, 160], "no other agent looks like this one"
+        assert set(middles) <= set("↑↓←→")
+        with pytest.raises(IndexError, match="agent 8 of 8"):
+            worlds.follow(0, 8)
+
+
 @pytest.mark.parametrize("params", [{"agents": 300}, {"beasts": 260}, {"ore": 300}, {"charms": 70}])
 def test_a_map_too_small_for_what_it_shall_hold_is_refused(params):
     with pytest.raises(SimulatorError, match="shape returned"):

@@ -117,7 +117,7 @@ def test_a_meaning_that_the_observation_cannot_have_is_refused(tmp_path, wrong):
 
 def test_a_library_of_another_abi_is_refused(tmp_path):
     source = broken((DATA / "relay.c").read_text(), ".abi = SIM_ABI", ".abi = SIM_ABI + 1")
-    with pytest.raises(SimulatorError, match="built for ABI 3"):
+    with pytest.raises(SimulatorError, match="built for ABI 4"):
         load(compile_simulator(source, tmp_path / "relay.so"))
 
 

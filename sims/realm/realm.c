@@ -163,6 +163,8 @@ static int save(const void *world, void *out) {
 
 static int load(void *world, const void *saved) { return realm_load(world, saved); }
 
+static void follow(void *world, int32_t which) { ((realm *)world)->followed = which; }
+
 static int render_text(const void *world, char *out, size_t capacity) {
     return draw_text(world, out, capacity);
 }
@@ -195,6 +197,7 @@ static const sim_api api = {
     .load = load,
     .render_text = render_text,
     .render_rgb = render_rgb,
+    .follow = follow,
 };
 
 const sim_api *sim_entry(void) { return &api; }

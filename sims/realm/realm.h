@@ -135,6 +135,7 @@ typedef struct realm {
     event *regrowth, *leavings;
     int32_t *after, *before; /* [agents, SLOTS] neighbours in the list of offers; -1: none */
     uint8_t *asked;          /* [agents, SLOTS] price of what is on offer; 0: is not */
+    int32_t followed;        /* the agent that pictures are of */
 } realm;
 
 enum { ROW_MARGIN = VIEW_ROWS / 2, COLUMN_MARGIN = VIEW_COLUMNS / 2 };

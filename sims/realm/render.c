@@ -7,8 +7,8 @@
 static int32_t tile_in_picture(const realm *w, int32_t column, int32_t row) {
     const settings *set = &w->set;
     int32_t x = set->view_x, y = set->view_y;
-    if (x < 0) x = w->tile[0] % w->columns - COLUMN_MARGIN;
-    if (y < 0) y = w->tile[0] / w->columns - ROW_MARGIN;
+    if (x < 0) x = w->tile[w->followed] % w->columns - COLUMN_MARGIN;
+    if (y < 0) y = w->tile[w->followed] / w->columns - ROW_MARGIN;
     x += column - set->view_width / 2;
     y += row - set->view_height / 2;
     return x >= 0 && y >= 0 && x < set->width && y < set->height ? tile_at(w, x, y) : 0;
@@ -41,16 +41,16 @@ static size_t append(char *out, size_t capacity, size_t length, const char *text
     return length + bytes;
 }
 
-/* Writes the first agent's figures and the region as UTF-8 with a final NUL; returns the length in bytes, or
+/* Writes the followed agent's figures and the region as UTF-8 with a final NUL; returns the length in bytes, or
  * -1 if it does not fit. */
 int draw_text(const realm *w, char *out, size_t capacity) {
-    const agent *a = &w->agent[0];
+    const agent *a = &w->agent[w->followed];
     char head[160];
     (void)snprintf(head, sizeof head,
-                   "tick %lld   agent 0: level %d, health %d of %d, mining %d, foraging %d, logging %d, "
+                   "tick %lld   agent %d: level %d, health %d of %d, mining %d, foraging %d, logging %d, "
                    "attack %d, defence %d, gold %d\n",
-                   (long long)w->s->tick, a->combat, a->health, a->max_health, a->skill[MINING],
-                   a->skill[FORAGING], a->skill[LOGGING], a->attack, a->defence, w->life[0].gold);
+                   (long long)w->s->tick, w->followed, a->combat, a->health, a->max_health, a->skill[MINING],
+                   a->skill[FORAGING], a->skill[LOGGING], a->attack, a->defence, w->life[w->followed].gold);
     size_t length = append(out, capacity, 0, head);
     for (int32_t row = 0; row < w->set.view_height; row++) {
         for (int32_t column = 0; column < w->set.view_width; column++)
@@ -71,16 +71,17 @@ static const colour ground_colour[SEASONS][GROUNDS] = {
     [WINTER] = {{222, 228, 234}, {176, 166, 158}, {150, 156, 166}, {128, 164, 200}},
 };
 
-/* A pixel of a tile: a beast is a diamond in its element's colour, an agent a square, a thing a small one. */
+/* A pixel of a tile: a beast is a diamond in its element's colour, an agent a square, of another colour if it is the
+ * one that is followed, a thing a small square. */
 static colour pixel(const realm *w, int32_t tile, int x, int y) {
     static const colour elements[ELEMENTS] = {
         {96, 64, 96}, {216, 72, 40}, {120, 84, 40}, {40, 120, 216}, {200, 200, 120}};
-    static const colour skin = {250, 240, 210}, dark = {30, 26, 30}, thing = {244, 204, 60};
+    static const colour skin = {250, 240, 210}, followed = {255, 64, 160}, dark = {30, 26, 30}, thing = {244, 204, 60};
     const uint8_t *at = cell(w, tile);
     int from_middle_x = x < PIXELS / 2 ? PIXELS / 2 - 1 - x : x - PIXELS / 2;
     int from_middle_y = y < PIXELS / 2 ? PIXELS / 2 - 1 - y : y - PIXELS / 2;
     int far = from_middle_x > from_middle_y ? from_middle_x : from_middle_y;
-    if (at[PLANE_ENTITY] == AGENT && far < 3) return far == 2 ? dark : skin;
+    if (at[PLANE_ENTITY] == AGENT && far < 3) return far == 2 ? dark : tile == w->tile[w->followed] ? followed : skin;
     if (at[PLANE_ENTITY] == BEAST && from_middle_x + from_middle_y < 4)
         return at[PLANE_ANIMATION] == FALLEN ? dark : elements[at[PLANE_ELEMENT]];
     if (at[PLANE_ITEM] != NOTHING && far < 2) return thing;
