@@ -412,6 +412,26 @@ class Monitor(Section):
     """Least important messages that reach the terminal and the logs."""
 
 
+class Sinks(Section):
+    """Where the figures of `metrics.jsonl` are sent beside it; see docs/comparing.md."""
+
+    tensorboard: bool = False
+    """Whether they are written for TensorBoard, into `tb/` of the run directory."""
+    wandb: Literal["off", "offline", "online"] = "off"
+    """Whether they are written for Weights & Biases, into `wandb/` of the run directory; `online`: and sent
+    to its server."""
+    project: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "headrace"
+    """Project of Weights & Biases."""
+    interval_seconds: PositiveNumber = 5.0
+    """Seconds between updates whose figures are sent; those in between are in `metrics.jsonl` only."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Those that there are, by the names of their keys, which are those of their packages too."""
+        there = {"tensorboard": self.tensorboard, "wandb": self.wandb != "off"}
+        return tuple(kind for kind, wanted in there.items() if wanted)
+
+
 class Supervisor(Section):
     """Start, restarts and shutdown."""
 
@@ -495,6 +515,8 @@ class Config(Section):
     """Endpoint, display, logs."""
     supervisor: Supervisor = Supervisor()
     """Start and shutdown."""
+    sinks: Sinks = Sinks()
+    """Trackers."""
     archive: Archive = Archive()
     """Recording."""
     evaluate: Evaluate = Evaluate()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +14,7 @@ import config
 from config import exits
 from monitor import rundir
 from monitor.curves import Curve
-from monitor.lines import Follower
+from monitor.lines import Follower, number
 
 SPEED = "steps_per_second"
 """A figure that no line has: it is made of two of them."""
@@ -242,17 +241,6 @@ def _show(facts: Mapping[str, Any], key: str) -> str:
         return "–"
     value = facts[key]
     return value if isinstance(value, str) else str(config.emit(value))
-
-
-def number(value: Any) -> float | None:
-    """A finite number, from what may be anything; None: it is none."""
-    if not isinstance(value, int | float):
-        return None
-    try:
-        made = float(value)
-    except OverflowError:
-        return None
-    return made if math.isfinite(made) else None
 
 
 def dig(value: Any, keys: Sequence[str]) -> Any:

@@ -23,6 +23,8 @@ from monitor.rundir import RunDirectory
 
 DONE_REASONS = ("steps", "seconds", "versions", "score")  # asked for by the run file: the run is done
 
+HOLDERS = ("recorder", "sink")  # they have something to put away
+STOPPED_LAST = (*HOLDERS, "evaluator")
 PAUSE_SECONDS = 2.0  # so late no loop comes by where the machine runs
 STARTING_STOP_SECONDS = 1.0  # a stop waits so long for a producer that is still making its worlds
 
@@ -166,19 +168,22 @@ class Ending:
             self._children.kill(self._children.alive("learner"))  # it has nothing to save
 
     def _end_observers(self, now: float) -> None:
-        """The recorder puts away what it holds, unless it has only just begun; a player holds nothing."""
+        """Recorder and sinks put away what they hold, unless they have only just begun; a player holds
+        nothing."""
         self.phase = Phase.STOP_OBSERVERS
         self._keeper.observers_end = True
         self._observers_deadline = now + self.config.supervisor.deadline_seconds
-        for role in ("recorder", "evaluator"):
+        for role in STOPPED_LAST:
             for member in self._roster.of_role(role):
                 member.due = None
-        self._children.kill([*self._children.alive("evaluator"), *self._starting("recorder")])
-        for recorder in self._children.alive("recorder"):
-            recorder.send(signal.SIGTERM)
+        self._children.kill(self._children.alive("evaluator"))
+        for role in HOLDERS:
+            self._children.kill(self._starting(role))
+            for holder in self._children.alive(role):
+                holder.send(signal.SIGTERM)
 
     def _await_observers(self, now: float) -> None:
-        left = [*self._children.alive("recorder"), *self._children.alive("evaluator")]
+        left = [child for role in STOPPED_LAST for child in self._children.alive(role)]
         if not left:
             self.phase = Phase.EVALUATE
             if self._evaluation.wanted:

@@ -48,7 +48,7 @@ def _rows(
     all_fds = [*fds, *rings]
 
     yield (
-        _observer("exporter", table.exporter, [*all_fds, places.port]),
+        _observer("exporter", 0, table.exporter, [*all_fds, places.port]),
         _python("monitor.exporter"),
         [*every, "--socket", str(places.port)],
     )
@@ -62,16 +62,19 @@ def _rows(
         server = Member("server", index, slot, [*fds, *own])
         yield server, _python("consumers.server"), [*channel, "--rings", ",".join(map(str, own))]
     if table.recorder is not None:
-        yield _observer("recorder", table.recorder, all_fds), _python("consumers.recorder"), every
+        yield _observer("recorder", 0, table.recorder, all_fds), _python("consumers.recorder"), every
+    for index, (kind, slot) in enumerate(zip(settings.sinks.kinds, table.sinks)):
+        sink = _observer("sink", index, slot, [segments.control.fd])
+        yield sink, _python("monitor.sinks"), ["--control", str(segments.control.fd), "--kind", kind]
     for index, core in enumerate(places.cores):
         producer = Member("producer", index, table.producers[index], [*fds, rings[index]], core)
         arguments = ["--ring", str(rings[index]), "--sim", str(places.simulator), "--core", str(core)]
         yield producer, [str(places.producer)], [*channel, *arguments]
 
 
-def _observer(role: str, slot: int, fds: Sequence[int]) -> Member:
+def _observer(role: str, index: int, slot: int, fds: Sequence[int]) -> Member:
     """One that only looks: it is started for ever, since training does without it."""
-    return Member(role, 0, slot, fds, restarts=restarts.Restarts(gives_up=False))
+    return Member(role, index, slot, fds, restarts=restarts.Restarts(gives_up=False))
 
 
 def _python(module: str) -> list[str]:

@@ -19,7 +19,7 @@ from monitor.rundir import RunDirectory
 from monitor.watch import Patience, Pulse
 
 TICK_SECONDS = 0.1
-OBSERVERS = ("exporter", "recorder", "evaluator")  # roles that only look: training does without them
+OBSERVERS = ("exporter", "recorder", "evaluator", "sink")  # roles that only look: training does without them
 PASSED_ON = (exits.CONFIG, exits.MISSING)  # no restart would change these, so they become the run's own
 
 
@@ -133,6 +133,7 @@ class Keeper:
             "server": self.learner_ends,
             "recorder": self.observers_end,
             "evaluator": self.observers_end,
+            "sink": self.observers_end,
         }
         return ends.get(member.role, False)
 

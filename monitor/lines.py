@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 from collections import deque
 from collections.abc import Iterator
@@ -97,6 +98,17 @@ def parse(text: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def number(value: Any) -> float | None:
+    """A finite number, from what may be anything; None: it is none."""
+    if not isinstance(value, int | float):
+        return None
+    try:
+        made = float(value)
+    except OverflowError:
+        return None
+    return made if math.isfinite(made) else None
 
 
 def _same(one: BinaryIO, other: BinaryIO) -> bool:

@@ -79,7 +79,7 @@ class Growth:
         settings = self._settings
         producers = int(settings.producers.count)
         others = 4 + 2  # exporter, recorder, evaluator, supervisor; events, metrics
-        logs = producers + settings.learner.count + settings.servers + others
+        logs = producers + settings.learner.count + settings.servers + len(settings.sinks.kinds) + others
         attempts = len(list((self._path / rundir.ATTEMPTS).glob("*.json")))
         return (
             logs * (1 + settings.monitor.log_files) * settings.monitor.log_bytes

@@ -53,6 +53,7 @@ class Table:
     servers: tuple[int, ...] = ()
     recorder: int | None = None
     evaluator: int | None = None
+    sinks: tuple[int, ...] = ()
 
     @classmethod
     def of(
@@ -63,18 +64,20 @@ class Table:
         *,
         recorder: bool = False,
         evaluator: bool = False,
+        sinks: int = 0,
     ) -> Table:
-        """Slot 0 is the supervisor's own; then producers, learners, the exporter, inference servers, a
-        recorder and an evaluator, whose slots are left out where there is none."""
+        """Slot 0 is the supervisor's own; then producers, learners, the exporter, inference servers,
+        sinks, a recorder and an evaluator, whose slots are left out where there is none."""
         exporter = 1 + producers + learners
-        behind = exporter + 1 + servers
+        behind = exporter + 1 + servers + sinks
         return cls(
             tuple(range(1, 1 + producers)),
             tuple(range(1 + producers, exporter)),
             exporter,
-            tuple(range(exporter + 1, behind)),
+            tuple(range(exporter + 1, behind - sinks)),
             behind if recorder else None,
             behind + 1 if evaluator else None,
+            tuple(range(behind - sinks, behind)),
         )
 
     @classmethod
@@ -85,6 +88,7 @@ class Table:
             settings.learner.count,
             settings.servers,
             recorder=settings.archive.enabled,
+            sinks=len(settings.sinks.kinds),
         )
 
     @property
@@ -95,7 +99,7 @@ class Table:
     @property
     def all(self) -> tuple[int, ...]:
         observers = (slot for slot in (self.recorder, self.evaluator) if slot is not None)
-        return (*self.producers, *self.learners, self.exporter, *self.servers, *observers)
+        return (*self.producers, *self.learners, self.exporter, *self.servers, *self.sinks, *observers)
 
 
 @dataclass

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import sys
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +15,7 @@ from monitor import rundir
 from producers import cores, footprint, native, probing, program, takeover
 
 SNAPSHOT_MARGIN_BYTES = 1 << 20
-OTHER_PROCESSES = 4  # in the process table: supervisor, exporter, recorder, evaluator
+OTHER_PROCESSES = 6  # in the process table: supervisor, exporter, recorder, evaluator, two sinks
 
 
 class Missing(Exception):
@@ -93,9 +95,20 @@ def fit(document: config.Document, machine: cores.Machine) -> Prepared:
         raise document.error("producers.cores", str(error)) from None
     except cores.CoreNotAllowed as error:
         raise Missing(str(document.error("producers.cores", str(error)))) from None
+    _require_packages(document)
     hardware = footprint.read_hardware()
     document = replace(document, config=footprint.resolve(settings, built, hardware))
     return Prepared(document, library, spec, parameters, worlds, built, placement, machine, hardware)
+
+
+def _require_packages(document: config.Document) -> None:
+    """Those of the sinks that are asked for. Raises Missing."""
+    for kind in document.config.sinks.kinds:
+        try:
+            importlib.metadata.distribution(kind)
+        except importlib.metadata.PackageNotFoundError:
+            text = f"needs the package {kind}, which is not there; {sys.executable} -m pip install {kind}"
+            raise Missing(str(document.error(f"sinks.{kind}", text))) from None
 
 
 class Layout:

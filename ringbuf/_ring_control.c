@@ -144,7 +144,7 @@ static PyObject *process(PyObject *self, PyObject *args)
     int32_t core = atomic_load_explicit(&p->core, memory_order_relaxed);
     PyObject *items[] = {
         PyUnicode_FromString(
-            name_of(role_names, atomic_load_explicit(&p->role, memory_order_relaxed), HR_EVALUATOR)),
+            name_of(role_names, atomic_load_explicit(&p->role, memory_order_relaxed), HR_SINK)),
         PyLong_FromUnsignedLong(atomic_load_explicit(&p->role_index, memory_order_relaxed)),
         PyLong_FromUnsignedLongLong(get(&p->pid)),
         PyLong_FromUnsignedLongLong(get(&p->start_time)),
