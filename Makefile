@@ -4,10 +4,11 @@
 #   make test    set up whatever is missing, then run the whole test suite
 #   make build   virtual environment and native parts only
 #   make bench   measure every part alone and the whole
+#   make observe watch a run that is under way with Prometheus, and Grafana where it is installed
 #   make check   lint, types, lock file
 #   make clean   remove what `make build` made, except the virtual environment
 #
-# ARGS is passed on:  make run ARGS="run.seed=2 --plain"   make test ARGS="-k lag"
+# ARGS is passed on:  make run ARGS="run.seed=2 --plain"   make test ARGS="-k lag"   make observe ARGS="runs/first"
 
 PYTHON ?= python3
 CC = gcc
@@ -41,7 +42,7 @@ NATIVE := $(if $(EXTENSION_C),ringbuf/_ring.abi3.so) $(if $(PRODUCER_C),producer
 	$(if $(POLICY_C),producers/policy.so) $(if $(LOSS_C),consumers/loss.so) $(if $(GATHERED_C),consumers/gathered.so) \
 	$(if $(HOST_C),sims/host.so) $(SIM_SO)
 
-.PHONY: build run test bench check clean prerequisites FORCE
+.PHONY: build run test bench observe check clean prerequisites FORCE
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
 .SUFFIXES:
@@ -57,6 +58,9 @@ test: build
 
 bench: build
 	$(PY) bench/run.py $(ARGS)
+
+observe: build
+	$(PY) -m monitor.observe $(ARGS)
 
 check: build
 	$(PY) -m ruff check .
