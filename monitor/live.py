@@ -60,7 +60,9 @@ class Live:
         """To be called often; looks once a second."""
         now = time.monotonic()
         if now >= self._next:
-            self._next = max(self._next, now - TICK_SECONDS) + TICK_SECONDS  # what was missed stays so
+            self._next += TICK_SECONDS
+            if self._next <= now:  # looks that were missed are not made up for
+                self._next = now + TICK_SECONDS
             self.look()
 
     def look(self) -> None:

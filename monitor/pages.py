@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -104,7 +104,8 @@ class Pages:
     def _page(self) -> Answer:
         """The live page, with the figures of this moment for whoever runs no scripts."""
         status = rundir.read_json(self.directory / rundir.STATUS) or {"state": "starting"}
-        return 200, HTML, self._index.replace(FIGURES, rows(status)).encode()
+        alarms = [(f"alarm, {one.severity}", f"{one.kind}: {one.text}") for one in self.live.alarms]
+        return 200, HTML, self._index.replace(FIGURES, rows(alarms + flatten(status))).encode()
 
     def _history(self, query: str) -> Answer:
         asked = parse_qs(query).get("seconds", [str(SPANS[0])])[-1]
@@ -126,11 +127,9 @@ class Pages:
             stream.leave()
 
 
-def rows(status: dict[str, Any]) -> str:
-    """Every figure of a status as a row of a table."""
-    return "".join(
-        f"<tr><th scope=row>{html.escape(key)}<td>{html.escape(value)}" for key, value in flatten(status)
-    )
+def rows(figures: Sequence[tuple[str, str]]) -> str:
+    """A table's rows of names and texts."""
+    return "".join(f"<tr><th scope=row>{html.escape(name)}<td>{html.escape(text)}" for name, text in figures)
 
 
 def flatten(value: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
