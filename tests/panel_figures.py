@@ -174,6 +174,7 @@ AGREES = {
     ("Bandwidth", "packed"): packed,
     ("Bandwidth", "unpacked"): unpacked,
     ("Steps", "steps"): steps,
+    ("Lag", "mean"): level(lambda s: s["lag"]["mean"], by=0.1),
     ("Lag", "p99"): lag("p99"),
     ("Lag", "limit"): level(lambda s: s["lag"]["limit"]),
     ("Held up by", "{{part}}"): held_up,

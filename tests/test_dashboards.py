@@ -15,7 +15,7 @@ from monitor.metrics import METRICS, PREFIX
 
 DASHBOARDS = reading.dashboards()
 PANELS = [panel for board in DASHBOARDS.values() for panel in reading.panels(board)]
-ASKED = [(panel, query) for panel in PANELS for query in panel.queries]
+ASKED = [query.expression for panel in PANELS for query in panel.queries]
 PROVISIONING = reading.FOLDER.parent / "provisioning"
 # Grafana's own, and those that it makes of a name (`count:steps/s`).
 UNITS = re.compile(r"none|percentunit|s|Bps|bytes|decbytes|count:[a-z-]*(/s)?")
@@ -44,11 +44,7 @@ def known_labels(name):
     return None
 
 
-def ids(case):
-    return str(case) if isinstance(case, reading.Panel) else "" if isinstance(case, reading.Query) else case
-
-
-each_query = pytest.mark.parametrize(("panel", "query"), ASKED, ids=ids)
+each_board = pytest.mark.parametrize("uid", DASHBOARDS)
 
 
 def test_generating_the_dashboards_again_changes_nothing(tmp_path):
@@ -57,7 +53,7 @@ def test_generating_the_dashboards_again_changes_nothing(tmp_path):
     assert again == committed, "python -m monitor.grafana"
 
 
-@pytest.mark.parametrize("uid", DASHBOARDS)
+@each_board
 def test_a_dashboard_loads_anywhere_and_cannot_be_changed_in_the_browser(uid):
     board = DASHBOARDS[uid]
     assert (board["uid"], board.get("id"), board["editable"], board["timezone"]) == (
@@ -80,7 +76,7 @@ def test_a_dashboard_loads_anywhere_and_cannot_be_changed_in_the_browser(uid):
     assert set(sources) == {'{"type": "prometheus", "uid": "${datasource}"}'}
 
 
-@pytest.mark.parametrize("uid", DASHBOARDS)
+@each_board
 def test_a_dashboard_opens_with_what_is_now(uid):
     first = DASHBOARDS[uid]["panels"][0]
     assert (first["type"], first["title"], first.get("collapsed", False)) == ("row", "Now", False)
@@ -92,7 +88,7 @@ def test_a_dashboard_opens_with_what_is_now(uid):
     assert {panel.place[1] for panel in found} == {1}
 
 
-@pytest.mark.parametrize("uid", DASHBOARDS)
+@each_board
 def test_panels_have_titles_of_their_own_and_do_not_overlap(uid):
     found = list(reading.panels(DASHBOARDS[uid]))
     titles = [panel.title for panel in found]
@@ -106,55 +102,64 @@ def test_panels_have_titles_of_their_own_and_do_not_overlap(uid):
         taken |= cells
 
 
-@pytest.mark.parametrize("panel", PANELS, ids=str)
-def test_a_panel_says_what_it_shows(panel):
-    assert panel.title
-    assert panel.description.endswith(".")
-    assert UNITS.fullmatch(panel.unit), panel.unit
-    assert panel.queries
-    assert [target["refId"] for target in panel.raw["targets"]] == list(
-        string.ascii_uppercase[: len(panel.queries)]
-    )
-    assert all(query.legend for query in panel.queries) or panel.kind == "heatmap"
+@each_board
+def test_a_panel_says_what_it_shows(uid):
+    for panel in reading.panels(DASHBOARDS[uid]):
+        assert panel.title
+        assert panel.description.endswith("."), panel
+        assert UNITS.fullmatch(panel.unit), panel
+        letters = [target["refId"] for target in panel.raw["targets"]]
+        assert letters == list(string.ascii_uppercase[: len(letters)]) != [], panel
+        assert all(query.legend for query in panel.queries), panel
 
 
-@each_query
-def test_a_query_asks_for_exported_metrics_of_the_chosen_runs(panel, query):
+@each_board
+def test_a_query_asks_for_exported_metrics_of_the_chosen_runs(uid):
+    for panel in reading.panels(DASHBOARDS[uid]):
+        for query in panel.queries:
+            carried = labels_asked_of(query, panel)
+            made = set(re.findall(r'label_replace\(.*?, "(\w+)", "[^"$]', query.expression))
+            grouped = re.findall(r"\bby \(([^)]*)\)", query.expression)
+            assert {label for labels in grouped for label in re.split(r",\s*", labels)} <= carried, panel
+            assert set(re.findall(r"\{\{(\w+)\}\}", query.legend)) <= carried | made, panel
+
+
+def labels_asked_of(query, panel):
+    """What the series of a query bear, all of which are exported, of chosen runs, and matched by what they
+    bear."""
     found = selectors(query.expression)
-    assert found
+    assert found, panel
     carried = set()
     for name, matchers, _ in found:
-        assert 'job=~"$job"' in matchers
-        assert 'instance=~"$instance' in matchers
-        if name in OF_PROMETHEUS:
-            carried |= set(TARGET_LABELS)
-            continue
-        assert name.startswith(PREFIX)
-        labels = known_labels(name)
-        assert labels is not None, f"{name} is not exported"
-        assert set(re.findall(r'(\w+)=~?"', matchers)) <= labels
+        assert 'job=~"$job"' in matchers, panel
+        assert 'instance=~"$instance' in matchers, panel
+        labels = set(TARGET_LABELS)
+        if name not in OF_PROMETHEUS:
+            assert name.startswith(PREFIX), panel
+            labels = known_labels(name)
+            assert labels is not None, f"{panel}: {name} is not exported"
+            assert set(re.findall(r'(\w+)=~?"', matchers)) <= labels, panel
         carried |= labels
-    made = set(re.findall(r'label_replace\(.*?, "(\w+)", "[^"$]', query.expression))
-    grouped = re.findall(r"\bby \(([^)]*)\)", query.expression)
-    assert {label for labels in grouped for label in re.split(r",\s*", labels)} <= carried
-    assert set(re.findall(r"\{\{(\w+)\}\}", query.legend)) <= carried | made
+    return carried
 
 
-@each_query
-def test_counters_are_read_by_their_growth_over_the_window_of_the_view(panel, query):
-    for name, _, window in selectors(query.expression):
-        if name.endswith("_total") and panel.title not in BARE_COUNTERS:
-            assert window, f"{name} outside rate and increase"
-    for function, inside in re.findall(r"\b(rate|irate|increase)\(([^()]*)\)", query.expression):
-        window = FIXED_WINDOWS.get(panel.title, "$__rate_interval")
-        assert inside.endswith(f"[{window}]"), function
+@each_board
+def test_counters_are_read_by_their_growth_over_the_window_of_the_view(uid):
+    for panel in reading.panels(DASHBOARDS[uid]):
+        for query in panel.queries:
+            for name, _, window in selectors(query.expression):
+                counted = name.endswith("_total") and panel.title not in BARE_COUNTERS
+                assert window or not counted, f"{panel}: {name} outside rate and increase"
+            for inside in re.findall(r"\b(?:rate|irate|increase)\(([^()]*)\)", query.expression):
+                window = FIXED_WINDOWS.get(panel.title, "$__rate_interval")
+                assert inside.endswith(f"[{window}]"), panel
 
 
 @needs_promtool
 def test_prometheus_can_parse_every_query(tmp_path):
     rules = [
-        {"record": f"panel:{number}", "expr": reading.filled(query.expression, "60s")}
-        for number, (_, query) in enumerate(ASKED)
+        {"record": f"panel:{number}", "expr": reading.filled(expression, "60s")}
+        for number, expression in enumerate(ASKED)
     ]
     path = tmp_path / "rules.json"
     path.write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
@@ -162,7 +167,7 @@ def test_prometheus_can_parse_every_query(tmp_path):
 
 
 def test_every_metric_is_shown():
-    asked = {name for _, query in ASKED for name, _, _ in selectors(query.expression)}
+    asked = {name for expression in ASKED for name, _, _ in selectors(expression)}
     plain = {name.removeprefix(PREFIX) for name in asked}
     shown = plain | {name.removesuffix(suffix) for name in plain for suffix in HISTOGRAM_SUFFIXES}
     assert set(METRICS) - shown == NOT_SHOWN

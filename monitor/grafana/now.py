@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from monitor.grafana.panels import Panel, stat
-from monitor.grafana.queries import age, grown, largest, one, per_second, quantile, summed, top, waiting
+from monitor.grafana.queries import (
+    age,
+    grown,
+    histogram_mean,
+    largest,
+    one,
+    per_second,
+    quantile,
+    summed,
+    top,
+    waiting,
+)
 
 ALERTS = 'ALERTS{job=~"$job",instance=~"$instance|",alertname=~"Headrace.+",alertstate="firing"}'
 FOR_LEARNER = "credit|ring_full|version|owner"  # reasons for which a producer waits until a learner has moved
@@ -44,14 +55,14 @@ def now() -> list[Panel]:
         ),
         stat(
             "Bandwidth",
-            "Trajectories written to the rings. Packed: bytes as they are stored. Unpacked: as the "
-            "network's first layer sees them, a multi-hot channel counted as one byte.",
+            "Trajectories written to the rings. Packed: all their bytes, as they are stored. Unpacked: the "
+            "observations as the network's first layer sees them, a multi-hot channel counted as one byte.",
             "Bps",
             {
                 "packed": per_second("ring_committed_bytes_total"),
                 "unpacked": per_second("ring_committed_unpacked_bytes_total"),
             },
-            width=5,
+            width=4,
         ),
         stat(
             "Steps",
@@ -62,14 +73,15 @@ def now() -> list[Panel]:
         ),
         stat(
             "Lag",
-            "Version lag that 99 % of the steps trained on do not exceed, and the bound on it. "
-            "Interpolated in its bucket: it can read up to one version low.",
+            "Staleness: version lag of the steps trained on, its mean and what 99 % do not exceed, and the "
+            "bound on it. The quantile is interpolated in its bucket and can read up to one version low.",
             "none",
             {
+                "mean": histogram_mean("batch_staleness_updates"),
                 "p99": quantile(0.99, "batch_staleness_updates"),
                 "limit": largest(one("staleness_limit_updates")),
             },
-            width=3,
+            width=4,
             decimals=1,
         ),
         stat(

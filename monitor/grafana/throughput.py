@@ -13,8 +13,9 @@ def rows() -> list[Row]:
             [
                 series(
                     "Committed and consumed",
-                    "Payload that producers commit and that learners have trained on. Unpacked: as the "
-                    "network's first layer sees it, a multi-hot channel counted as one byte.",
+                    "Payload that producers commit and that learners have trained on. Packed: all bytes, as "
+                    "they are stored. Unpacked: the observations as the network's first layer sees them, a "
+                    "multi-hot channel counted as one byte.",
                     "Bps",
                     {
                         "committed, unpacked": per_second("ring_committed_unpacked_bytes_total"),
@@ -148,7 +149,7 @@ def rows() -> list[Row]:
                     "Share of an inference server's time, on average.",
                     "percentunit",
                     {"{{phase}}": mean(rate("server_phase_seconds_total"), by="phase")},
-                    width=6,
+                    width=5,
                     stacked=True,
                 ),
                 series(
@@ -160,7 +161,7 @@ def rows() -> list[Row]:
                         "questions": per_second("server_requests_total"),
                         "refused, weights gone": per_second("server_refused_total"),
                     },
-                    width=6,
+                    width=5,
                 ),
                 series(
                     "Time to answer",
@@ -172,7 +173,7 @@ def rows() -> list[Row]:
                         f"{per_second('server_requests_total')}",
                         "longest": largest(one("server_latency_max_seconds")),
                     },
-                    width=6,
+                    width=5,
                 ),
                 series(
                     "Batches",
@@ -187,7 +188,7 @@ def rows() -> list[Row]:
                         "late share": f"{per_second('server_late_batches_total')} / "
                         f"{per_second('server_batches_total')}",
                     },
-                    width=6,
+                    width=5,
                 ),
                 series(
                     "Versions behind",
@@ -197,7 +198,7 @@ def rows() -> list[Row]:
                         "{{instance}}": f"{largest(one('policy_version'), by='instance')} - "
                         f"min by (instance) ({one('server_policy_version')})"
                     },
-                    width=6,
+                    width=4,
                 ),
             ],
         ),
