@@ -510,8 +510,8 @@ def start(options: argparse.Namespace) -> int:
         return exits.DONE
     prepared = prepare(options.run, options.overrides)
     if options.check:
-        Layout(prepared)  # more of something than any memory could be laid out for
-        print("\n".join([*(f"warning: {warning}" for warning in prepared.warnings), f"{options.run}: good"]))
+        warnings = [*prepared.warnings, *Layout(prepared).warnings]
+        print("\n".join([*(f"warning: {warning}" for warning in warnings), f"{options.run}: good"]))
         return exits.DONE
     path = prepared.config.run_dir.absolute()
     directory = rundir.RunDirectory.take(path, fresh=options.fresh, resume=options.resume)

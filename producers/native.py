@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from config import exits
+
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCER = ROOT / "producers" / "producer"
 SIMULATORS = ROOT / "sims"
@@ -19,6 +21,10 @@ DESCRIBE_SECONDS = 30.0
 
 class NativeError(Exception):
     """A native part is missing, broken or of another ABI; the message says what to run."""
+
+
+class RefusedParameters(NativeError):
+    """The simulator refuses parameters of which each by itself is good."""
 
 
 class UnknownSimulator(Exception):
@@ -69,7 +75,8 @@ def describe(
 ) -> dict[str, Any]:
     """What a simulator says of itself: parameters, statistics, shapes, heads.
 
-    Asked in a child, so that a broken simulator cannot hurt the caller. Raises NativeError.
+    Asked in a child, so that a broken simulator cannot hurt the caller. Raises NativeError; RefusedParameters
+    where it is the parameters.
     """
     command = [str(root / "producers" / "producer"), "--describe", str(library)]
     command += [f"{name}={float(value)!r}" for name, value in (parameters or {}).items()]
@@ -91,7 +98,8 @@ def _run(command: list[str], what: str) -> str:
         raise NativeError(f"{what}: died of signal {-done.returncode} while it was asked about itself")
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise NativeError(f"{what}: {said[-1].removeprefix('producer: ')}")
+        kind = RefusedParameters if done.returncode == exits.CONFIG else NativeError
+        raise kind(f"{what}: {said[-1].removeprefix('producer: ')}")
     return done.stdout
 
 

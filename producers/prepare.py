@@ -48,7 +48,20 @@ class Prepared:
 
     @property
     def warnings(self) -> list[str]:
-        return [*self.document.warnings, *self.placement.warnings, *self._one_group]
+        return [*self.document.warnings, *self.placement.warnings, *self._one_group, *self._no_gpu]
+
+    @property
+    def _no_gpu(self) -> list[str]:
+        """Not an error: whoever starts a process with torch will know better."""
+        settings = self.document.config
+        wanted = [("learner", settings.learner.device)] + [("server", settings.server.device)] * bool(
+            settings.servers
+        )
+        return [
+            f"{who}.device: cuda, but nvidia-smi tells of no GPU here"
+            for who, device in wanted
+            if device == "cuda" and not self.hardware.gpu_bytes
+        ]
 
     @property
     def _one_group(self) -> list[str]:
@@ -80,6 +93,13 @@ def fit(document: config.Document, machine: cores.Machine) -> Prepared:
         spec = native.describe(library, parameters)
     except native.UnknownSimulator as error:
         raise document.error("sim.name", f"{error}; there are: {', '.join(error.known)}") from None
+    except native.RefusedParameters:
+        given = ", ".join(f"{name}: {value}" for name, value in settings.sim.parameters.items())
+        raise document.error(
+            "sim.name",
+            f"{settings.sim.name} refuses what it is given, each of which is within its bounds, in this "
+            f"combination: {given}; what it says of them: producers/producer --describe {settings.sim.name}",
+        ) from None
     except native.NativeError as error:
         raise Missing(str(error)) from None
     worlds = config.check_agents(document, spec)
@@ -148,6 +168,18 @@ class Layout:
             slot = f"a slot of {settings.rollout.horizon} steps of {settings.producers.agents} agents"
             raise document.error("rollout.horizon", f"{slot} is impossible: {error}") from None
         self._check_learners(prepared)
+
+    @property
+    def warnings(self) -> list[str]:
+        """That there is too little shared memory as things are, which may be what this very run has."""
+        import ringbuf
+        from ringbuf import segments
+
+        try:
+            segments.preflight(self.total_bytes)
+        except ringbuf.ResourceMissing as error:
+            return [str(error)]
+        return []
 
     def _check_learners(self, prepared: Prepared) -> None:
         """Raises Missing where they are estimated to need more memory than there is."""

@@ -291,6 +291,27 @@ def test_a_simulator_that_crashes_when_asked_hurts_nobody(tmp_path):
         native.describe(tmp_path / "x.so", root=tmp_path)
 
 
+def test_parameters_that_do_not_go_together_are_refused_where_they_stand(folder):
+    message = (
+        r"run.yaml:2:13: sim.name: realm refuses .* in this combination: width: 32, height: 32, agents: 256; "
+        r"what it says of them: producers/producer --describe realm"
+    )
+    text = "sim: {name: realm, width: 32, height: 32, agents: 256}"
+    written = (folder / "run.yaml").read_text().replace("sim: {name: cartpole}", text)
+    (folder / "run.yaml").write_text(written)
+    refused(folder, 64, message, "run.yaml", "--check")
+
+
+def test_a_check_tells_of_what_this_machine_lacks(folder):
+    """It may be meant for another one."""
+    settings = "learner.device=cuda", "policy.placement=server", "server.device=cuda", "learner.memory=1GiB"
+    large = "ring.slots=65536", "rollout.horizon=4096"
+    done = supervise(folder, "run.yaml", "--check", *settings, *large)
+    assert done.returncode == 0, done.stderr
+    for lacks in ("learner.device: cuda, but", "server.device: cuda, but", "shared memory: "):
+        assert f"warning: {lacks}" in done.stdout
+
+
 # 0: nothing to do
 
 

@@ -30,9 +30,11 @@ enum {
 static const sim_param params[] = {
     [PARAM_WIDTH] = {"width", "tiles from west to east", SIM_INT, 512, 32, 4096},
     [PARAM_HEIGHT] = {"height", "tiles from north to south", SIM_INT, 512, 32, 4096},
-    [PARAM_AGENTS] = {"agents", "agents of one world", SIM_INT, 1024, 1, 65536},
+    [PARAM_AGENTS] = {"agents", "agents of one world; they and the beasts: at most one for 4 tiles", SIM_INT,
+                      1024, 1, 65536},
     [PARAM_BEASTS] = {"beasts", "beasts; -1: one for 128 tiles", SIM_INT, -1, -1, 1e6},
-    [PARAM_ORE] = {"ore", "places of ore; -1: one for 128 tiles", SIM_INT, -1, -1, 1e6},
+    [PARAM_ORE] = {"ore", "places of ore; of all kinds: at most one for 4 tiles; -1: one for 128", SIM_INT, -1, -1,
+                   1e6},
     [PARAM_SHARD] = {"shard", "places of shards; -1: one for 256 tiles", SIM_INT, -1, -1, 1e6},
     [PARAM_WOOD] = {"wood", "places of wood; -1: one for 256 tiles", SIM_INT, -1, -1, 1e6},
     [PARAM_HERB] = {"herb", "places of herbs; -1: one for 128 tiles", SIM_INT, -1, -1, 1e6},
