@@ -39,7 +39,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if (route := self.pages.route("GET", self.path.partition("?")[0])) is None:
-            self.answer(*self.pages.answer(self.path, self.headers.get("Accept", "")))
+            self.answer(*self.pages.answer(self.path))
         elif self.command == "HEAD":
             self.stream_headers()
         else:

@@ -60,7 +60,7 @@ class Machine:
 
     def scrape(self):
         """{(name, labels): value} of /metrics."""
-        status, _, body = self.pages.answer("/metrics", "")
+        status, _, body = self.pages.answer("/metrics")
         assert status == 200
         return {
             (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -70,7 +70,7 @@ class Machine:
 
     def page(self):
         """The live page as it is served."""
-        status, kind, body = self.pages.answer("/", "")
+        status, kind, body = self.pages.answer("/")
         assert (status, kind) == (200, pages.HTML)
         return body.decode()
 

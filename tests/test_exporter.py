@@ -148,7 +148,7 @@ def test_promtool_finds_no_fault_with_the_metrics(machine, begun):
             learner.gauge_set(name, 0.5)
         learner.counter_set("ready", 1)
         learner.lag_add(3, 7)
-    body = machine.pages.answer("/metrics", "")[2].decode()
+    body = machine.pages.answer("/metrics")[2].decode()
     assert promtool("check", "metrics", given=body) == ""
     faulty = "# TYPE headrace_x counter\nheadrace_x 1\n"
     assert "should have" in promtool("check", "metrics", given=faulty, check=False)
@@ -166,7 +166,7 @@ def test_two_may_scrape_at_the_same_time(machine, monkeypatch):
 
     monkeypatch.setattr(machine.collector, "_storage", slow)
     answers = []
-    scrape = lambda: answers.append(machine.pages.answer("/metrics", "")[2].decode())  # noqa: E731
+    scrape = lambda: answers.append(machine.pages.answer("/metrics")[2].decode())  # noqa: E731
     both = [threading.Thread(target=scrape) for _ in range(2)]
     both[0].start()
     assert held.wait(60)
@@ -289,13 +289,13 @@ def test_a_process_of_a_reused_pid_is_not_ours(machine):
 
 
 def test_the_run_is_ready_once_it_has_updated_and_every_process_is_heard(machine):
-    assert machine.pages.answer("/readyz", "")[0] == 503
+    assert machine.pages.answer("/readyz")[0] == 503
     assert "no update yet" in machine.pages.not_ready()
     machine.own(machine.table.learner).counter_set("updates", 1)
     for slot in machine.table.all:
         machine.segments.control.set_process(slot, state="running")
         machine.own(slot).pulse("step", 1)
-    assert machine.pages.answer("/readyz", "") == (200, "text/plain; charset=utf-8", b"ok\n")
+    assert machine.pages.answer("/readyz") == (200, "text/plain; charset=utf-8", b"ok\n")
     machine.segments.control.set_process(1, state="failed")
     assert machine.pages.not_ready() == ["producer 0 is failed"]
 
