@@ -75,8 +75,8 @@ class Books:
         figures, steps = whole.figures, int(whole.lags.sum())
         self.steps += steps
         self.updates += 1
-        self.sgd_steps += figures["sgd_steps"]
-        self.samples += figures["samples"]
+        self.sgd_steps += int(figures["sgd_steps"])
+        self.samples += int(figures["samples"])
         self.score.add(whole.scores.numpy())
         if self.score.solved and self.solved_at_seconds is None:
             self.solved_at_seconds = self.seconds
@@ -98,7 +98,7 @@ class Books:
             **{f"{phase}_ns": ns for phase, ns in spent_ns.items()},
         }
         for name, n in more_life.items():
-            life[name] += n
+            life[name] += int(n)
         lag_mean = whole.lag_sum / steps if steps else float("nan")
         return {
             "lag_mean": lag_mean,

@@ -8,7 +8,8 @@ selection: a masked choice has probability exactly 0 and gets no gradient, and s
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -16,15 +17,19 @@ from torch import Tensor
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
+def _total(heads: Iterable[Tensor]) -> Tensor:
+    return reduce(torch.add, heads)
+
+
 def log_prob(logits: Tensor, actions: Tensor, choices: Sequence[int], mask: Tensor | None = None) -> Tensor:
     """log π(a), summed over heads: [...] float32. `actions` [..., heads] int64."""
     heads = _log_softmax(logits, choices, mask)
-    return sum(_chosen(head, actions[..., index]) for index, head in enumerate(heads))
+    return _total(_chosen(head, actions[..., index]) for index, head in enumerate(heads))
 
 
 def entropy(logits: Tensor, choices: Sequence[int], mask: Tensor | None = None) -> Tensor:
     """Entropy in nats, summed over heads: [...] float32."""
-    return sum(_entropy(head) for head in _log_softmax(logits, choices, mask))
+    return _total(_entropy(head) for head in _log_softmax(logits, choices, mask))
 
 
 def log_prob_entropy(
@@ -32,8 +37,8 @@ def log_prob_entropy(
 ) -> tuple[Tensor, Tensor]:
     """`log_prob` and `entropy` from one softmax."""
     heads = list(_log_softmax(logits, choices, mask))
-    chosen = sum(_chosen(head, actions[..., index]) for index, head in enumerate(heads))
-    return chosen, sum(_entropy(head) for head in heads)
+    chosen = _total(_chosen(head, actions[..., index]) for index, head in enumerate(heads))
+    return chosen, _total(_entropy(head) for head in heads)
 
 
 def mode(logits: Tensor, choices: Sequence[int], mask: Tensor | None = None) -> Tensor:

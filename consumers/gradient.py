@@ -69,8 +69,8 @@ class Gradient:
         alone = len(parts) == 1
         advantages: list[Tensor | None] = [None] * len(parts)
         if prior is not None and self._normalize and not alone:
-            steps = None if fields.kept is None else part.take(fields.kept)
-            whole = normalize(part.take(prior.advantage), steps, max(1, kept))
+            mask = None if fields.kept is None else part.take(fields.kept)
+            whole = normalize(part.take(prior.advantage), mask, max(1, kept))
             advantages = [x.contiguous() for x in whole.split(parts[0].size, 1)]
         figures, views = torch.zeros(len(COLUMNS), device=batch.device), []
         for i, (one, advantage) in enumerate(zip(parts, advantages, strict=True)):
@@ -99,21 +99,23 @@ class Gradient:
         """Runs the parts without gradients, makes the loss of all their outputs and its gradient with respect
         to those, and runs them again to take that back to the weights (Gao et al. 2021, arXiv 2101.06983).
         One more forward pass, and right for any loss."""
-        parts, found = part.split(self._parts), []
+        parts = part.split(self._parts)
+        outputs: list[tuple[Tensor, Tensor]] = []
+        proximal: list[Tensor] = []
         for one in parts:
             obs, _, given = self._inputs(batch, fields, one, prior)
             with torch.no_grad():
-                found.append((*self._passes.run(obs, batch, one), given and given.proximal))
+                outputs.append(self._passes.run(obs, batch, one))
+            if given is not None:
+                proximal.append(given.proximal)
             self._clock.lap("forward")
             self._pulse()
-        logits, output = (
-            torch.cat(x, 1).requires_grad_() for x in zip(*(one[:2] for one in found), strict=True)
-        )
+        logits, output = (torch.cat(x, 1).requires_grad_() for x in zip(*outputs, strict=True))
         given = None
         if prior is not None:
-            given = prior.take(part)._replace(proximal=torch.cat([one[2] for one in found], 1))
+            given = prior.take(part)._replace(proximal=torch.cat(proximal, 1))
         outcome = self.objective(logits, output, fields.take(part), given, entropy_coef)
-        del found
+        del outputs
         self._clock.lap("forward")
         if kept:
             outcome.backward()
@@ -126,9 +128,9 @@ class Gradient:
             ):
                 obs = self._passes.observe(batch, one, len(output))
                 self._clock.lap("copy")
-                outputs = self._passes.run(obs, batch, one)
+                found = self._passes.run(obs, batch, one)
                 self._clock.lap("forward")
-                torch.autograd.backward(outputs, gradients)
+                torch.autograd.backward(found, gradients)
                 self._clock.lap("backward")
                 if i + 1 < len(parts):
                     self._pulse()

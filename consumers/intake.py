@@ -177,7 +177,8 @@ class Intake:
 
     def _gate(self, version: int) -> list[tuple[bool, int, int]] | None:
         """(has been delivered less often, ring, sequence) of the slots to lease."""
-        views, deliveries = [], {}
+        views: list[RingView] = []
+        deliveries: dict[tuple[int, int], int] = {}
         for i, ring in enumerate(self.rings):
             seen = ring.observe()
             slots = [(state, sequence, acted) for state, sequence, _, acted in seen.slots]

@@ -351,9 +351,9 @@ def _register(module: nn.Module, name: str, tensor: Tensor) -> None:
     """As the parameter or buffer of that dotted name, in submodules made on the way."""
     *path, last = name.split(".")
     for part in path:
-        if part not in module._modules:
+        if not hasattr(module, part):
             module.add_module(part, nn.Module())
-        module = module._modules[part]
+        module = module.get_submodule(part)
     if isinstance(tensor, nn.Parameter):
         module.register_parameter(last, tensor)
     else:

@@ -64,7 +64,9 @@ class ModulePolicy(PolicyModel):
     def __init__(self, program: Opaque, *, seed: int = 0):
         nn.Module.__init__(self)
         self.program = program
-        self.inner = create(program.module, json.loads(program.spec), json.loads(program.settings), seed=seed)
+        self.inner: Any = create(
+            program.module, json.loads(program.spec), json.loads(program.settings), seed=seed
+        )
         if parameters_of(self.inner) != [(one.name, one.shape) for one in program.weights]:
             raise ProgramError(f"{program.module} has other parameters than those of this run")
         self._tensors: dict[str, Any] = dict(self.inner.named_parameters())

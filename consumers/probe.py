@@ -41,7 +41,7 @@ def probe(name: str, spec: dict[str, Any], settings: dict[str, Any]) -> dict[str
 def _state_width(name: str, module: nn.Module) -> int:
     if not hasattr(module, "initial_state"):
         return 0
-    state = module.initial_state(AGENTS)
+    state = module.initial_state(AGENTS)  # type: ignore[operator]
     good = isinstance(state, Tensor) and state.dim() == 2 and len(state) == AGENTS and not state.any()
     if not good or state.dtype != torch.float32:
         raise ProgramError(f"{name}.initial_state(agents) must give zeros [agents, width] float32")

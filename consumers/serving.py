@@ -47,7 +47,7 @@ class Group:
         """Whether the slot under way has steps left, which the producer will ask about."""
         self.seen_ns = 0
         """When the question at hand was seen."""
-        memory = np.frombuffer(ring, np.uint8)
+        memory: NDArray[np.uint8] = np.frombuffer(ring, np.uint8)  # type: ignore[call-overload]
         stride, reset, carry = ring.serving_parts()
 
         def field(slot: int, name: str) -> NDArray[Any] | None:
