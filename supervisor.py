@@ -75,6 +75,7 @@ class Supervisor:
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         self.endpoint = endpoint.listen(self.config.monitor.host, self.config.monitor.port)
+        self.watch_line = endpoint.watch_line() if self.config.watch.enabled else None
         self.segments = Segments.open(prepared, directory)
         try:
             self._assemble(plain)
@@ -246,6 +247,9 @@ class Supervisor:
             cores=self.prepared.placement.cores,
             port=self.endpoint.fileno(),
             meeting=self.meeting,
+            watch=None
+            if self.watch_line is None
+            else (self.watch_line[0].fileno(), self.watch_line[1].fileno()),
         )
         enlist(self.roster, self.table, self.config, self.segments, places)
         self.keeper.restarts.update({member.role: 0 for member in self.roster})

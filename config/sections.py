@@ -481,6 +481,16 @@ class Evaluate(Section):
     """Deadline in seconds; what has not ended by then is reported as missing."""
 
 
+class Watch(Section):
+    """Watching the agent play on the live page."""
+
+    enabled: bool | Auto = "auto"
+    """Whether a process stands by to play the newest policy for whoever watches; `auto`: where the simulator
+    draws text or pictures."""
+    worlds: Positive = 8
+    """Worlds to choose from, with seeds that training never uses."""
+
+
 class Config(Section):
     """A whole run."""
 
@@ -521,6 +531,8 @@ class Config(Section):
     """Recording."""
     evaluate: Evaluate = Evaluate()
     """Evaluation at the end."""
+    watch: Watch = Watch()
+    """The agent at play."""
 
     @property
     def exact(self) -> bool:

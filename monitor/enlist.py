@@ -29,6 +29,9 @@ class Places:
     """Descriptor of the socket that the exporter answers on."""
     meeting: int
     """Descriptor of the file in which learners find each other."""
+    watch: tuple[int, int] | None
+    """Descriptors of the line on which the agent is watched, the evaluator's end and the exporter's; None:
+    there is no evaluator."""
 
 
 def enlist(roster: Roster, table: Table, settings: config.Config, segments: Any, places: Places) -> None:
@@ -47,11 +50,12 @@ def _rows(
     fds = [segments.control.fd, segments.weights.fd]
     all_fds = [*fds, *rings]
 
-    yield (
-        _observer("exporter", 0, table.exporter, [*all_fds, places.port]),
-        _python("monitor.exporter"),
-        [*every, "--socket", str(places.port)],
-    )
+    exporter_fds, watched = [*all_fds, places.port], []
+    if places.watch is not None:
+        exporter_fds.append(places.watch[1])
+        watched = ["--watch", str(places.watch[1])]
+    exporter = _observer("exporter", 0, table.exporter, exporter_fds)
+    yield exporter, _python("monitor.exporter"), [*every, "--socket", str(places.port), *watched]
     together = restarts.Restarts()  # they live and die together
     meeting = ["--learners", str(settings.learner.count), "--meeting", str(places.meeting)]
     for index, slot in enumerate(table.learners):
@@ -66,6 +70,9 @@ def _rows(
     for index, (kind, slot) in enumerate(zip(settings.sinks.kinds, table.sinks)):
         sink = _observer("sink", index, slot, [segments.control.fd])
         yield sink, _python("monitor.sinks"), ["--control", str(segments.control.fd), "--kind", kind]
+    if table.evaluator is not None and places.watch is not None:
+        evaluator = _observer("evaluator", 0, table.evaluator, [*fds, places.watch[0]])
+        yield evaluator, _python("consumers.player"), [*channel, "--watch", str(places.watch[0])]
     for index, core in enumerate(places.cores):
         producer = Member("producer", index, table.producers[index], [*fds, rings[index]], core)
         arguments = ["--ring", str(rings[index]), "--sim", str(places.simulator), "--core", str(core)]

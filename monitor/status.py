@@ -88,6 +88,7 @@ class Table:
             settings.learner.count,
             settings.servers,
             recorder=settings.archive.enabled,
+            evaluator=settings.watch.enabled is True,
             sinks=len(settings.sinks.kinds),
         )
 

@@ -117,8 +117,19 @@ def fit(document: config.Document, machine: cores.Machine) -> Prepared:
         raise Missing(str(document.error("producers.cores", str(error)))) from None
     _require_packages(document)
     hardware = footprint.read_hardware()
-    document = replace(document, config=footprint.resolve(settings, built, hardware))
+    settings = footprint.resolve(_with_watch(document, spec), built, hardware)
+    document = replace(document, config=settings)
     return Prepared(document, library, spec, parameters, worlds, built, placement, machine, hardware)
+
+
+def _with_watch(document: config.Document, spec: dict[str, Any]) -> config.Config:
+    """The settings with `watch.enabled: auto` worked out. Raises config.ConfigError."""
+    settings, draws = document.config, bool(spec["render_text"] or spec["render_rgb"])
+    if settings.watch.enabled is True and not draws:
+        text = f"simulator {spec['name']} draws neither text nor pictures; needs auto or false"
+        raise document.error("watch.enabled", text)
+    enabled = draws if settings.watch.enabled == "auto" else settings.watch.enabled
+    return settings.model_copy(update={"watch": settings.watch.model_copy(update={"enabled": enabled})})
 
 
 def _require_packages(document: config.Document) -> None:

@@ -21,6 +21,7 @@ policy: {hidden: [16]}
 learner: {batch_slots: 2, minibatches: 2, epochs: 1}
 monitor: {port: 0, interval_seconds: 0.5}
 evaluate: {episodes: 8, worlds: 8, seconds: 60}
+watch: {enabled: false}
 """
 
 
