@@ -179,7 +179,7 @@ AGREES = {
     ("Lag", "limit"): level(lambda s: s["lag"]["limit"]),
     ("Held up by", "{{part}}"): held_up,
     ("Checkpoint", "age"): age(lambda s: s["checkpoint"]["last_unix"]),
-    ("Restarts, 1 h", "restarts"): all_restarts,
+    ("Restarts 1 h", "restarts"): all_restarts,
     ("Alerts", "firing"): lambda watched, end: {None: (0, 0)},
     # Throughput
     ("Committed and consumed", "committed, unpacked"): unpacked,

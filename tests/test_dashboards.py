@@ -21,7 +21,7 @@ PROVISIONING = reading.FOLDER.parent / "provisioning"
 UNITS = re.compile(r"none|percentunit|s|Bps|bytes|decbytes|count:[a-z-]*(/s)?")
 # Series that Prometheus itself makes of every target and alert.
 OF_PROMETHEUS = {"up", "scrape_duration_seconds", "ALERTS"}
-FIXED_WINDOWS = {"Restarts, 1 h": "1h"}
+FIXED_WINDOWS = {"Restarts 1 h": "1h"}
 # Its books are exact only as differences of the counters themselves.
 BARE_COUNTERS = {"Unaccounted for"}
 # No figure, and shown by nothing: labels are what they are there for.
@@ -82,7 +82,7 @@ def test_a_dashboard_opens_with_what_is_now(uid):
     assert (first["type"], first["title"], first.get("collapsed", False)) == ("row", "Now", False)
     found = [panel for panel in reading.panels(DASHBOARDS[uid]) if panel.row == "Now"]
     assert [panel.title for panel in found] == [
-        "State", "Up", "Bandwidth", "Steps", "Lag", "Held up by", "Checkpoint", "Restarts, 1 h", "Alerts",
+        "State", "Up", "Bandwidth", "Steps", "Lag", "Held up by", "Checkpoint", "Restarts 1 h", "Alerts",
     ]  # fmt: skip
     assert sum(panel.place[2] for panel in found) == 24
     assert {panel.place[1] for panel in found} == {1}
@@ -197,6 +197,12 @@ def test_the_dashboards_lead_to_one_another_and_to_the_gpus():
 def test_provisioned_dashboards_cannot_be_changed_in_the_browser():
     provider = yaml.safe_load((PROVISIONING / "dashboards/headrace.yml").read_text())["providers"][0]
     assert provider["allowUiUpdates"] is False
+
+
+def test_the_window_of_rates_follows_the_interval_of_the_scrapes():
+    source = yaml.safe_load((PROVISIONING / "datasources/headrace.yml").read_text())["datasources"][0]
+    prometheus = yaml.safe_load((reading.FOLDER.parent.parent / "prometheus/prometheus.yml").read_text())
+    assert source["jsonData"]["timeInterval"] == prometheus["global"]["scrape_interval"]
 
 
 def test_a_dashboard_cannot_ask_for_what_is_not_exported():

@@ -29,7 +29,8 @@ def held_up_by() -> str:
         "the producers": waiting("learner", "learner_wait_seconds_total", "no_data"),
     }
     named = " or ".join(_named(share, name) for name, share in waits.items())
-    return f"{top(1, f'({named}) > {FEW}')} or on () {_named('vector(0)', 'the cores')}"
+    nobody = _named(f"0 * {per_second('learner_updates_total')}", "the cores")
+    return f"{top(1, f'({named}) > {FEW}')} or on () {nobody}"
 
 
 def _named(expression: str, name: str) -> str:
@@ -102,7 +103,7 @@ def now() -> list[Panel]:
             width=2,
         ),
         stat(
-            "Restarts, 1 h",
+            "Restarts 1 h",
             "Processes started in the last hour in place of ones that died.",
             "none",
             {"restarts": grown("process_restarts_total", window="1h")},

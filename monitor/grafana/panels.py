@@ -171,7 +171,13 @@ def dashboard_json(uid: str, title: str, description: str, rows: Sequence[Row]) 
             .text_format("{{instance}}")
         )
         .annotation(
-            _mark("Checkpoints", "blue", f"1000 * {one('checkpoint_last_success_timestamp_seconds')}")
+            # Before the first, the moment is that of the start.
+            _mark(
+                "Checkpoints",
+                "blue",
+                f"1000 * {one('checkpoint_last_success_timestamp_seconds')} and "
+                f"{one('checkpoints_total')} > 0",
+            )
             .title_format("checkpoint")
             .text_format("{{instance}}")
             .use_value_for_time(True)
