@@ -102,14 +102,14 @@ class Run:
         }
 
     @property
-    def does(self) -> dict[str, Any]:
-        """What makes it do what it does: all settings but name, seed and who watches, and the code."""
+    def does(self) -> str:
+        """All settings that decide what it does: without name, seed and who watches."""
         settings = {
             key: value
             for key, value in self.settings.items()
             if key not in ASIDE and key.partition(".")[0] not in WATCHING
         }
-        return settings | {"(commit)": self.made_of["(commit)"]}
+        return json.dumps(settings, sort_keys=True, default=str)
 
 
 @dataclass(frozen=True)
@@ -200,11 +200,19 @@ def _report(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def group(runs: Sequence[Run], *, each: bool = False) -> list[Group]:
-    """Seeds of the same configuration together, in the order in which they were given; `each`: all apart."""
-    together: dict[str, list[Run]] = {}
+    """Seeds of the same configuration together, in the order in which they were given; `each`: all apart.
+
+    Code belongs to the configuration where some seed was run by several commits, which tells that these are
+    what is compared.
+    """
+    same: dict[str, list[Run]] = {}
+    for run in runs:
+        same.setdefault(run.does, []).append(run)
+    together: dict[tuple[str, str], list[Run]] = {}
     for i, run in enumerate(runs):
-        does = json.dumps(run.does, sort_keys=True, default=str)
-        together.setdefault(f"{i}" if each else does, []).append(run)
+        seeds = [str(one.settings.get("run.seed")) for one in same[run.does]]
+        commit = run.made_of["(commit)"] if len(set(seeds)) < len(seeds) else ""
+        together.setdefault((run.does, f"{i}" if each else commit), []).append(run)
     labels = [_label(members) for members in together.values()]
     if len(set(labels)) < len(labels):  # of the same name in several places
         labels = [str(members[0].path) + _count(members) for members in together.values()]

@@ -92,12 +92,16 @@ def _curves(groups: Sequence[Group], figures: Sequence[str]) -> str:
     drawn = [name for name in figures if any(_has(run, name) for one in groups for run in one.runs)]
     if not drawn:
         return paragraph("No run has made an update so far.")
-    names = [(one.label, shade) for shade, one in enumerate(groups)]
-    parts = [legend(names)]
+    parts = [legend([(one.label, shade) for one, shade in zip(groups, _shades(groups))])]
     for name in drawn:
         panels = _by_steps(groups, name) + _by_seconds(groups, name)
         parts.append(f'<h3>{escape(name)}</h3><div class="panels wide">{panels}</div>')
     return "".join(parts)
+
+
+def _shades(groups: Sequence[Group]) -> list[int]:
+    """One each, as far apart as there is room."""
+    return [round(i * (charts.SHADES - 1) / max(1, len(groups) - 1)) for i in range(len(groups))]
 
 
 def _has(run: Run, name: str) -> bool:
@@ -141,7 +145,7 @@ def _points(curve: Curve, figures: Sequence[str], name: str) -> tuple[Array, Arr
 def _chart(groups: Sequence[Group], name: str, found: Sequence[Drawn], unit: str) -> str:
     lines = [
         Line(one.label, list(d.x), list(d.y), list(d.low), list(d.high), shade)
-        for shade, (one, d) in enumerate(zip(groups, found))
+        for one, d, shade in zip(groups, found, _shades(groups))
     ]
     chart = charts.lines(
         f"by {unit}", f"{name} by {unit}: {', '.join(line.name for line in lines)}.", lines,
@@ -173,9 +177,10 @@ def _notes(groups: Sequence[Group], runs: Sequence[Run]) -> list[str]:
     ]
     if any(len(one.runs) > 1 for one in groups):
         notes.append(
-            "Runs of the same settings and the same commit are one curve: the median, and as a band the "
-            "middle half of them. Name, directory and seed of a run count for nothing, nor does who watches "
-            "it (monitor, watch, sinks, archive). The curve ends where the first of its runs does."
+            "Runs of the same settings are one curve: the median, and as a band the middle half of them. "
+            "Name, directory and seed of a run count for nothing, nor does who watches it (monitor, watch, "
+            "sinks, archive), nor the commit unless a seed was run by several. The curve ends where the "
+            "first of its runs does."
         )
     for run in runs:
         if run.damaged:

@@ -148,9 +148,13 @@ def test_a_group_ends_where_its_first_run_does(tmp_path):
     assert comparison.drawn(one, [each.by_steps for each in runs], "score_mean").x[-1] == 2000
 
 
-def test_runs_of_two_commits_are_no_seeds_of_each_other(tmp_path):
-    runs = [read(make(tmp_path / name, commit=name)) for name in ("a", "b")]
-    assert len(compared.group(runs)) == 2
+def test_one_seed_by_two_commits_is_a_comparison_of_these_and_two_seeds_are_none(tmp_path):
+    a, b = (read(make(tmp_path / name, commit=name)) for name in ("a", "b"))
+    other = read(make(tmp_path / "c", commit="b", seed=2))
+    assert [len(one.runs) for one in compared.group([a, b])] == [1, 1]
+    assert [len(one.runs) for one in compared.group([a, b, other])] == [1, 2]
+    assert [len(one.runs) for one in compared.group([a, other])] == [2]
+    assert ("(commit)", ["a, b"]) in compared.differences(compared.group([a, other]))
 
 
 # Curves
