@@ -23,6 +23,12 @@ def machine(tmp_path):
     made.close()
 
 
+@pytest.fixture(autouse=True)
+def often(monkeypatch):
+    """Looks twenty times a second, so that nobody waits."""
+    monkeypatch.setattr(live, "TICK_SECONDS", 0.05)
+
+
 @pytest.fixture
 def address(machine):
     with serving(machine) as served:
@@ -59,7 +65,7 @@ def post(address, path, body=b"{}", **headers):
         connection.close()
 
 
-def test_a_message_has_the_figures_of_the_counters_once_a_second(machine, address):
+def test_a_message_has_the_figures_of_the_counters(machine, address):
     producer, learner = machine.own(1), machine.own(machine.table.learner)
     rundir.write_json(
         machine.directory / rundir.STATUS, {"state": "running", "bytes": {"packed": str(2**70)}}
@@ -74,7 +80,7 @@ def test_a_message_has_the_figures_of_the_counters_once_a_second(machine, addres
         learner.lag_add(3, 1)
         learner.gauge_set("score_mean", 12.5)
         second = message(answer)
-    assert second["time"] - first["time"] > 0.5
+    assert second["time"] > first["time"]
     point = second["point"]
     assert 0 < 3 * point["steps_produced"] == pytest.approx(point["bytes_packed"])
     assert point["bytes_unpacked"] == pytest.approx(3 * point["bytes_packed"])
@@ -105,7 +111,7 @@ def test_a_reload_shows_the_past_and_the_events(machine, address):
     status, _, body = get(address, "/history.json?seconds=300")
     past = json.loads(body)
     assert status == 200
-    assert past["series"]["score_mean"][-3:] == [12.5] * 3
+    assert past["series"]["score_mean"][-1:] == [12.5]
     assert [event["text"] for event in past["events"]] == ["pid 7"]
     for seconds in live.SPANS:
         assert get(address, f"/history.json?seconds={seconds}")[0] == 200
@@ -149,7 +155,6 @@ def test_a_viewer_that_does_not_read_holds_nobody_up(machine, address, monkeypat
     rundir.write_json(machine.directory / rundir.STATUS, big)
     deaf = socket.create_connection(address)
     deaf.sendall(b"GET /events HTTP/1.0\r\n\r\n")
-    monkeypatch.setattr(live, "TICK_SECONDS", 0.01)
     deadline = time.monotonic() + DEADLINE_SECONDS
     while not machine.live.stream.viewers and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -250,6 +255,8 @@ def test_more_connections_than_there_is_room_for_are_turned_away(machine, addres
 
 
 def test_a_look_is_due_once_a_second_however_often_it_is_asked_for(machine, monkeypatch):
+    monkeypatch.undo()
+    assert live.TICK_SECONDS == 1.0
     now, looks = [100.0], []
     monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
     machine.live.look = lambda: looks.append(now[0])

@@ -26,6 +26,7 @@ export class Chart {
     this.summarized = this.tabled = 0;
     this.build(place);
     this.plot = new uPlot(this.options(), this.data(), this.picture);
+    this.plot.chart = this;
     new ResizeObserver(() => this.resize()).observe(this.picture);
   }
 
@@ -45,6 +46,7 @@ export class Chart {
     this.frame.setAttribute("aria-label", `${spec.title}: arrow keys move through time`);
     this.frame.addEventListener("keydown", (event) => this.key(event));
     this.frame.addEventListener("blur", () => this.point(null));
+    this.frame.addEventListener("mousemove", () => { this.store.pointed = null; }, { capture: true });
     this.empty = element("p", { className: "empty", textContent: "no figures yet" });
     this.body = element("tbody");
     const heads = ["time", ...spec.series.map((one) => one.label)];
@@ -106,7 +108,7 @@ export class Chart {
 
   // [times, a list a series]; where areas are stacked, the highest sum comes first, so that the lower ones cover it.
   data() {
-    const lists = this.spec.series.map((one) => this.store.series[one.name] ?? this.store.constant(one.constant));
+    const lists = this.spec.series.map((one) => this.list(one));
     if (!this.spec.stacked) return [this.store.times, ...lists];
     let below = this.store.times.map(() => 0);
     const sums = lists.map((list) => (below = list.map((value, i) => (value === null ? null : value + below[i]))));
@@ -125,38 +127,56 @@ export class Chart {
   draw() {
     this.plot.setData(this.data());
     this.empty.hidden = this.spec.series.some((one) => (this.store.series[one.name] ?? []).some((v) => v !== null));
+    if (this.store.pointed !== null) this.aim();
     this.label();
     this.tabulate();
     this.summarize();
   }
 
-  // What the legend says: the values under the cursor, or the newest.
+  // Which point of time is looked at, by key or by mouse; null: none.
+  at() {
+    const { times, pointed } = this.store;
+    if (pointed !== null) return times.includes(pointed) ? times.indexOf(pointed) : null;
+    return this.plot.cursor.left >= 0 ? this.plot.cursor.idx ?? null : null;
+  }
+
+  // What the legend says: the values there, or the newest.
   label() {
     if (!this.plot) return;
-    const under = this.plot.cursor.idx ?? null;
-    const at = under !== null && this.plot.cursor.left >= 0 ? under : null;
+    const at = this.at();
     this.spec.series.forEach((one, i) => {
-      const list = this.store.series[one.name] ?? this.store.constant(one.constant);
-      const value = at === null ? last(list) : list[at];
-      this.values[i].textContent = value === null || value === undefined ? NONE : this.spec.format(value);
+      const list = this.list(one), value = at === null ? list[list.length - 1] : list[at];
+      this.values[i].textContent = this.say(value);
     });
     this.when.textContent = at === null ? "" : dated(this.store.times[at]);
   }
 
+  list(one) { return this.store.series[one.name] ?? this.store.constant(one.constant); }
+
+  say(value) { return value === null || value === undefined ? NONE : this.spec.format(value); }
+
   key(event) {
-    const { times } = this.store;
-    const now = this.plot.cursor.left >= 0 ? this.plot.cursor.idx ?? times.length : times.length;
+    const { times } = this.store, now = this.at() ?? times.length;
     const to = { ArrowLeft: now - 1, ArrowRight: now + 1, PageUp: now - 20, PageDown: now + 20, Home: 0, End: times.length - 1 };
     if (event.key === "Escape") this.point(null);
     if (!(event.key in to) || !times.length) return;
     event.preventDefault();
-    this.point(Math.min(times.length - 1, Math.max(0, to[event.key])));
+    this.point(times[Math.min(times.length - 1, Math.max(0, to[event.key]))]);
   }
 
-  // Moves the cursor of all charts to a point of time; null: away.
-  point(index) {
-    const left = index === null ? -10 : this.plot.valToPos(this.store.times[index], "x");
-    for (const plot of uPlot.sync("run").plots) plot.setCursor({ left, top: index === null ? -10 : 10 });
+  // Has all charts look at a time; null: at none.
+  point(time) {
+    this.store.pointed = time;
+    for (const { chart } of uPlot.sync("run").plots) {
+      chart.aim();
+      chart.label();
+    }
+  }
+
+  // Puts the line there.
+  aim() {
+    const { pointed } = this.store, nowhere = { left: -10, top: -10 };
+    this.plot.setCursor(pointed === null ? nowhere : { left: this.plot.valToPos(pointed, "x"), top: 10 }, true, false);
   }
 
   tabulate() {
@@ -165,10 +185,7 @@ export class Chart {
     this.tabled = now;
     const { times } = this.store, step = Math.max(1, Math.floor(times.length / TABLE_ROWS)), rows = [];
     for (let at = times.length - 1; at >= 0 && rows.length < TABLE_ROWS; at -= step) {
-      const cells = this.spec.series.map((one) => {
-        const value = (this.store.series[one.name] ?? this.store.constant(one.constant))[at];
-        return element("td", { textContent: value === null || value === undefined ? NONE : this.spec.format(value) });
-      });
+      const cells = this.spec.series.map((one) => element("td", { textContent: this.say(this.list(one)[at]) }));
       rows.push(element("tr", {}, [element("th", { scope: "row", textContent: dated(times[at]) }), ...cells]));
     }
     this.body.replaceChildren(...rows);
@@ -190,21 +207,16 @@ export class Chart {
   }
 }
 
-const last = (list) => (list.length ? list[list.length - 1] : null);
-
 // What the charts draw: the past as the server keeps it, and a point a second.
 export class Store {
   constructor(peaks) {
     this.peaks = peaks;
-    this.clear(300);
-  }
-
-  clear(span) {
-    this.span = span;
+    this.span = 300;
     this.step = 1;
     this.times = [];
     this.series = {};
     this.latest = Date.now() / 1000;
+    this.pointed = null;  // a time
   }
 
   now() { return this.latest; }
