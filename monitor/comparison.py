@@ -15,7 +15,7 @@ from monitor import charts
 from monitor.charts import Line
 from monitor.compared import FINAL, SPEED, Group, Run, differences
 from monitor.curves import Curve
-from monitor.markup import bullets, document, figure, folded, legend, paragraph, table
+from monitor.markup import Markup, bullets, document, figure, folded, legend, paragraph, table
 
 POINTS = 256  # of the curve of a group
 SAMPLES = 8  # of a curve in its table
@@ -79,7 +79,8 @@ def _middle(one: Group, name: str) -> str:
 
 
 def _differences(groups: Sequence[Group]) -> str:
-    rows = [[key, *cells] for key, cells in differences(groups)]
+    # As text: a column of settings is no column of numbers, whatever happens to stand in it.
+    rows = [[key, *(Markup(escape(cell)) for cell in cells)] for key, cells in differences(groups)]
     if not rows:
         return paragraph("Nothing but seeds: settings, code and machine are the same.")
     return table("Settings, code and machine", ("setting", *(one.label for one in groups)), rows)
