@@ -67,8 +67,8 @@ def pages(producers: int, folder: Path) -> Iterator[Pages]:
             learner.gauge_set(name, 0.123456789)
         build = dict.fromkeys(metrics.METRICS["build_info"].labels, "x")
         facts = Facts(build, "0f", "ab", 1, 300.0, folder)
-        live = Live(Reader(control, segments.rings, table, folder), folder, {}, lag_limit=1,
-                    checkpoint_interval_seconds=300.0)  # fmt: skip
+        shown = {"lag_limit": 1, "checkpoint_seconds": 300.0}
+        live = Live(Reader(control, segments.rings, table, folder), folder, lambda: shown)
         yield Pages(RunCollector(control, segments.rings, table, facts), live)
     finally:
         if live is not None:

@@ -97,10 +97,10 @@ def main(arguments: Sequence[str]) -> int:
     control = ringbuf.Control.attach(options.control, options.process)
     rings = [ringbuf.Ring.attach(int(fd), control, role="monitor") for fd in options.rings.split(",")]
     table = Table.of_run(settings)
+    resolved = options.dir / rundir.RESOLVED
     live = Live(
-        Reader(control, rings, table, options.dir), options.dir, shown(settings),
-        lag_limit=settings.lag_limit, checkpoint_interval_seconds=settings.checkpoint.interval_seconds,
-    )  # fmt: skip
+        Reader(control, rings, table, options.dir), options.dir, lambda: shown(config.load_resolved(resolved))
+    )
     routes = {}
     if options.watch is not None and table.evaluator is not None:
         evaluator = table.evaluator

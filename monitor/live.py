@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,24 +32,16 @@ EVERY_MESSAGE = 20
 class Live:
     """Looks at a run once a second. All but `history_json` belongs to one thread."""
 
-    def __init__(
-        self,
-        reader: Reader,
-        directory: Path,
-        facts: Mapping[str, Any],
-        *,
-        lag_limit: int | None,
-        checkpoint_interval_seconds: float,
-    ):
-        """`facts`: what the page shows of the settings."""
+    def __init__(self, reader: Reader, directory: Path, settings: Callable[[], Mapping[str, Any]]):
+        """`settings`: reads what the page shows of them, `lag_limit` and `checkpoint_seconds` among it; it is
+        called again when they have changed."""
         self.stream = Stream(MOST_VIEWERS)
         self.alarms: list[Alarm] = []
         self.status: dict[str, Any] = {}
         """The last status.json; {} before the first."""
-        self._reader, self._directory, self._facts = reader, directory, facts
-        self._limits: dict[str, Any] = {
-            "lag_limit": lag_limit, "checkpoint_interval_seconds": checkpoint_interval_seconds
-        }  # fmt: skip
+        self._reader, self._directory, self._read_settings = reader, directory, settings
+        self._settings: Mapping[str, Any] = settings()
+        self._settings_seen = reader.control.settings
         self._history = history.History(SERIES, directory / history.NAME)
         self._events = EventLog(directory / rundir.EVENTS)
         self._watchman = Watchman()
@@ -69,6 +61,7 @@ class Live:
         """Looks, whatever the time."""
         try:
             reading = self._reader.read()
+            self._reread_settings()
         except OSError:  # the run directory is gone, and the run as good as over
             return
         self.status = rundir.read_json(self._directory / rundir.STATUS) or self.status
@@ -82,11 +75,18 @@ class Live:
         self._history.add(reading.unix, figures)
         context = Context(
             state=self.status.get("state", "starting"), message=self.status.get("message"),
-            reported_unix=self.status.get("updated_unix"), **self._limits,
+            reported_unix=self.status.get("updated_unix"), lag_limit=self._settings["lag_limit"],
+            checkpoint_interval_seconds=self._settings["checkpoint_seconds"],
         )  # fmt: skip
         self.alarms = self._watchman.look(reading, context)
         if self.stream.viewers:
             self.stream.publish(_json(self._message(reading, figures, processes)))
+
+    def _reread_settings(self) -> None:
+        """What SIGHUP may have changed."""
+        written = self._reader.control.settings
+        if written != self._settings_seen:
+            self._settings, self._settings_seen = self._read_settings(), written
 
     def close(self) -> None:
         """The last look, of a run that is over, reaches the viewers."""
@@ -106,7 +106,7 @@ class Live:
             "point": {name: value for name, value in figures.items() if math.isfinite(value)},
             "alarms": [alarm.to_json() for alarm in self.alarms],
             "status": {key: value for key, value in self.status.items() if key not in HIDDEN},
-            "facts": self._facts,
+            "facts": self._settings,
             "rings": [
                 {
                     "slots": ring.slots, "writing": ring.writing, "ready": ring.ready, "leased": ring.leased,

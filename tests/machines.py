@@ -48,10 +48,12 @@ class Machine:
         build = dict.fromkeys(metrics.METRICS["build_info"].labels, "x")
         facts = collector.Facts(build, "0f", "ab", 1, 300.0, directory)
         self.collector = collector.RunCollector(control, self.segments.rings, self.table, facts)
-        self.live = Live(
-            Reader(control, self.segments.rings, self.table, directory), directory, {"mode": "async"},
-            lag_limit=1, checkpoint_interval_seconds=300.0,
-        )  # fmt: skip
+        self.settings = {
+            "mode": "async", "lag_limit": 1, "checkpoint_seconds": 300.0, "correction": "vtrace",
+            "placement": "server", "stop": {"steps": 2_000_000},
+        }  # fmt: skip
+        reader = Reader(control, self.segments.rings, self.table, directory)
+        self.live = Live(reader, directory, lambda: dict(self.settings))
         self.pages = pages.Pages(self.collector, self.live)
 
     def own(self, slot):

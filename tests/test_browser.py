@@ -80,9 +80,6 @@ class View:
 def view(tmp_path, browser, monkeypatch):
     monkeypatch.setattr(live, "TICK_SECONDS", 0.2)
     machine = Machine(tmp_path)
-    machine.live._facts |= {
-        "lag_limit": 1, "correction": "vtrace", "placement": "producer", "stop": {"steps": 2_000_000}
-    }  # fmt: skip
     for slot in machine.table.all:
         machine.segments.control.set_process(slot, state="running")
         machine.own(slot).pulse("step", 1)

@@ -279,3 +279,12 @@ def test_a_run_directory_that_is_gone_does_not_end_the_exporter(machine, address
         assert get(address, "/history.json?seconds=300")[0] == 200
     finally:
         os.rename(machine.directory.with_name("moved"), machine.directory)
+
+
+def test_settings_that_change_in_a_run_are_shown_and_judged_by(machine, address):
+    with viewer(address) as answer:
+        assert message(answer)["facts"]["checkpoint_seconds"] == 300.0
+        machine.settings["checkpoint_seconds"] = 60.0
+        machine.segments.control.announce_settings()
+        message(answer)
+        assert message(answer)["facts"]["checkpoint_seconds"] == 60.0
