@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import threading
 import time
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from config.rotate import rotate, set_aside
+from consumers import journal
 from monitor import compare, compared, comparison, rundir
 from monitor.compared import SPEED
 from monitor.curves import Curve
@@ -269,6 +271,27 @@ def test_a_follower_gives_each_line_once_while_the_file_is_written_and_set_aside
     follower.close()
     assert found == list(range(written))
     assert follower.damaged == 0
+
+
+def test_no_line_is_lost_while_a_learner_writes_and_sets_aside_as_fast_as_it_can(tmp_path, monkeypatch):
+    monkeypatch.setattr(journal, "FLUSH_SECONDS", 0.0)
+    path, count = tmp_path / "x.jsonl", 1500
+    made = journal.Journal(path, limit_bytes=600, files=60)
+
+    def write():
+        for n in range(count):
+            made.add(json.dumps({"n": n}))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    follower, found = Follower(path), []
+    over = False
+    while not over:
+        over = not writer.is_alive()  # looked at first: then everything is there
+        found += [one["n"] for one in follower.lines()]
+    follower.close()
+    assert found == list(range(count))
+    assert len(list(tmp_path.iterdir())) > 20
 
 
 def test_a_line_that_is_not_whole_yet_is_given_when_it_is(tmp_path):
