@@ -294,6 +294,39 @@ def test_no_line_is_lost_while_a_learner_writes_and_sets_aside_as_fast_as_it_can
     assert len(list(tmp_path.iterdir())) > 20
 
 
+@pytest.mark.parametrize("instant", range(8))
+def test_a_line_that_comes_at_any_instant_of_reading_is_read_although_the_file_is_set_aside(
+    tmp_path, instant
+):
+    path, passed = tmp_path / "x.jsonl", []
+
+    def pass_instant():
+        passed.append(len(passed))
+        if passed[-1] == instant:
+            with path.open("a") as file:
+                file.write('{"n": 1}\n')
+            rotate(path, 5)
+            path.write_text('{"n": 2}\n')
+
+    class Interrupted(Follower):
+        def _newer(self):
+            pass_instant()
+            found = super()._newer()
+            pass_instant()
+            return found
+
+        def _rest_of(self, file):
+            pass_instant()
+            yield from super()._rest_of(file)
+            pass_instant()
+
+    path.write_text('{"n": 0}\n')
+    follower = Interrupted(path)
+    found = [one["n"] for _ in range(4) for one in follower.lines()]
+    follower.close()
+    assert found == [0, 1, 2]
+
+
 def test_a_line_that_is_not_whole_yet_is_given_when_it_is(tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_text('{"n": 1}\n{"n"')
