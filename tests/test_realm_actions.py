@@ -291,6 +291,8 @@ def test_beasts_of_the_third_tier_shoot_from_afar():
         with at_odds(dx=0, dy=-3, tier=tier, level=8 * tier + 1) as worlds:
             taken = [int(act(worlds, r.WAIT)[0]["taken"]) for _ in range(2)]
             assert (max(taken) > 0) == shoots
+    with at_odds(dx=0, dy=-4, tier=2, level=17) as worlds:  # farther than it sees
+        assert sum(int(act(worlds, r.WAIT)[0]["taken"]) for _ in range(2)) == 0
 
 
 def test_a_beast_turns_back_where_its_leash_ends():

@@ -42,7 +42,7 @@ static gap gap_between(const realm *w, int32_t from, int32_t to) {
 
 static int32_t length(gap g) { return abs(g.x) + abs(g.y); }
 
-/* Nine bits for the tiles of one row around `tile`: where agents are. */
+/* A bit for each tile of one row around `tile` that a beast sees: where agents are. */
 static uint32_t agents_in_row(const realm *w, int32_t tile) {
     int32_t first = tile - EYES;
     uint32_t word;
@@ -88,9 +88,9 @@ static void approach(realm *w, beast *one, gap g) {
     if (!step(w, one, ways[0]) && g.x != 0 && g.y != 0) (void)step(w, one, ways[1]);
 }
 
-/* Straight, near enough, and nothing of stone between. */
+/* Straight, and nothing of stone between: as far as a beast sees. */
 static bool can_shoot(const realm *w, const beast *one, gap g) {
-    if (one->tier < SHOOTING_TIER || length(g) > SHOT || (g.x != 0 && g.y != 0)) return false;
+    if (one->tier < SHOOTING_TIER || (g.x != 0 && g.y != 0)) return false;
     int ways[2];
     ways_along(g, ways);
     for (int32_t far = 1; far < length(g); far++)
