@@ -230,7 +230,6 @@ AGREES = {
     ("Loss", "{{term}}"): several(
         value=level(lambda s: s["losses"]["loss_value"], by=ROUGH),
         total=level(lambda s: s["losses"]["loss_total"], by=ROUGH),
-        entropy=level(lambda s: s["losses"]["loss_entropy"], by=0.1),
     ),
     ("Gradient", "norm"): level(lambda s: s["losses"]["grad_norm"], by=ROUGH),
     ("Learning rate", "learning rate"): level(lambda s: s["losses"]["learning_rate"]),

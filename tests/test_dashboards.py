@@ -173,7 +173,7 @@ def test_every_metric_is_shown():
     assert set(METRICS) - shown == NOT_SHOWN
 
 
-def test_restarts_and_checkpoints_are_marked_in_every_view():
+def test_restarts_checkpoints_and_alerts_are_marked_in_every_view():
     for board in DASHBOARDS.values():
         marks = {mark["name"]: mark for mark in board["annotations"]["list"]}
         for name, metric in (
@@ -182,6 +182,7 @@ def test_restarts_and_checkpoints_are_marked_in_every_view():
         ):
             assert marks[name]["enable"]
             assert f"{PREFIX}{metric}{{" in marks[name]["expr"]
+        assert 'alertstate="firing"' in marks["Alerts"]["expr"]
         assert marks["Checkpoints"]["useValueForTime"]
 
 

@@ -3,13 +3,14 @@ themselves."""
 
 import math
 import time
+from xml.etree import ElementTree
 
 import pytest
 from panel_figures import AGREES, SCRAPE_SECONDS, SLACK_SECONDS, WINDOW_SECONDS, Watched
 from prom import Prometheus, needs_prometheus
 from runs import Run
 
-from monitor.grafana import reading
+from monitor.grafana import draw, reading
 
 pytestmark = [pytest.mark.soak, needs_prometheus]
 
@@ -73,14 +74,15 @@ def marks(prometheus, address, name, end):
         yield {query.name(labels): value for labels, value in prometheus.query(expression, end)}
 
 
-@pytest.fixture
-def watched(tmp_path):
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory):
     """A run whose producers act themselves, and one with an inference server, by these names."""
     made = {}
     try:
         for name in ("producer", "server"):
-            (tmp_path / name).mkdir()
-            run = Run(tmp_path / name, "evaluate.episodes=0", "monitor.interval_seconds=0.5",
+            folder = tmp_path_factory.mktemp("runs") / name
+            folder.mkdir()
+            run = Run(folder, "evaluate.episodes=0", "monitor.interval_seconds=0.5",
                       f"policy.placement={name}", "checkpoint.interval_seconds=5")  # fmt: skip
             made[name] = Watched(run)
         yield made
@@ -89,9 +91,13 @@ def watched(tmp_path):
             one.close()
 
 
-@pytest.fixture
-def prometheus(watched, tmp_path):
-    made = Prometheus(tmp_path, [one.up() for one in watched.values()], scrape=f"{SCRAPE_SECONDS}s")
+@pytest.fixture(scope="module")
+def prometheus(watched, tmp_path_factory):
+    made = Prometheus(
+        tmp_path_factory.mktemp("prometheus"),
+        [one.up() for one in watched.values()],
+        scrape=f"{SCRAPE_SECONDS}s",
+    )
     yield made
     made.close()
 
@@ -120,3 +126,14 @@ def test_every_panel_shows_what_two_runs_say_of_themselves(watched, prometheus):
         saved = one.between(end - SLACK_SECONDS, end, lambda s: s["checkpoint"]["last_unix"])
         for found in marks(prometheus, addresses[name], "Checkpoints", end):
             assert 1e3 * min(saved) - 1 <= found["checkpoint"] <= 1e3 * max(saved) + 1
+
+
+def test_the_dashboards_can_be_drawn_from_what_was_recorded(watched, prometheus, tmp_path):
+    wanted = [prometheus.address, str(tmp_path), "--minutes", "0.25", "--window", f"{WINDOW_SECONDS}s"]
+    assert draw.main(wanted) == 0
+    drawn = {path.stem: ElementTree.parse(path).getroot() for path in tmp_path.iterdir()}
+    assert len(drawn) == len(DASHBOARDS)
+    for uid, board in DASHBOARDS.items():
+        texts = [element.text for element in drawn[uid.replace("headrace", "grafana")].iter() if element.text]
+        assert {panel.title for panel in reading.panels(board)} <= set(texts)
+        assert "no data" not in texts, uid

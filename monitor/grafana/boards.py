@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from monitor.grafana import learner, processes, rings, staleness, storage, throughput
+from monitor.grafana.frame import dashboard_json
 from monitor.grafana.now import now
-from monitor.grafana.panels import Row, dashboard_json
+from monitor.grafana.panels import Row
 from monitor.grafana.reading import FOLDER
 
 

@@ -79,9 +79,9 @@ def rows() -> list[Row]:
             [
                 series(
                     "Loss",
-                    "Terms of the last update, means over its minibatches.",
+                    "Terms of the last update, means over its minibatches. Entropy is in a panel of its own.",
                     "none",
-                    {"{{term}}": mean(one("learner_loss"), by="term")},
+                    {"{{term}}": mean(one("learner_loss", term="policy|value|total"), by="term")},
                     width=8,
                     from_zero=False,
                 ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from monitor.grafana.panels import Panel, stat
 from monitor.grafana.queries import (
+    ALERTS,
     age,
     grown,
     histogram_mean,
@@ -16,7 +17,6 @@ from monitor.grafana.queries import (
     waiting,
 )
 
-ALERTS = 'ALERTS{job=~"$job",instance=~"$instance|",alertname=~"Headrace.+",alertstate="firing"}'
 FOR_LEARNER = "credit|ring_full|version|owner"  # reasons for which a producer waits until a learner has moved
 FEW = 0.1  # a share of waiting that tells nothing
 

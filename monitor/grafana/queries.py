@@ -8,6 +8,8 @@ from __future__ import annotations
 from monitor.metrics import METRICS, PREFIX
 
 CHOSEN = 'job=~"$job",instance=~"$instance"'
+# Alerts that fire; one of absence has no instance.
+ALERTS = 'ALERTS{job=~"$job",instance=~"$instance|",alertname=~"Headrace.+",alertstate="firing"}'
 TARGET_LABELS = ("job", "instance")  # which Prometheus adds to every series
 HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
 
