@@ -173,6 +173,7 @@ function now(status, point, disk, rings) {
 
 const SLOT_KINDS = ["writing", "leased", "ready", "bad"];
 const MOST_CELLS = 16;
+const GONE = ["failed", "exited", "backoff"];
 
 function cells(ring) {
   const held = SLOT_KINDS.flatMap((kind) => Array(ring[kind]).fill(kind));
@@ -188,9 +189,12 @@ function tables(rings, processes) {
       `${ring.ready + ring.leased + ring.bad} of ${ring.slots}`, words.whole(ring.committed),
       words.whole(ring.consumed), words.whole(ring.dropped), words.whole(ring.redelivered)]));
   table(find("processes"), "Processes", ["process", "state", "doing", "core", "CPU", "memory", "restarts", "heard", "pid"],
-    processes.map((one) => [`${one.role} ${one.index}`, { text: one.state, state: one.state }, one.phase,
-      one.core === null ? NONE : String(one.core), words.share(one.cpu), words.bytes(one.resident_bytes || null),
-      String(one.restarts), one.silent_seconds === null ? NONE : `${one.silent_seconds.toFixed(1)} s`, String(one.pid || NONE)]));
+    processes.map((one) => {
+      const dead = GONE.includes(one.state), unheard = dead || one.silent_seconds === null;
+      return [`${one.role} ${one.index}`, { text: one.state, state: one.state }, dead ? NONE : one.phase,
+        one.core === null ? NONE : String(one.core), words.share(one.cpu), words.bytes(one.resident_bytes || null),
+        String(one.restarts), unheard ? NONE : `${one.silent_seconds.toFixed(1)} s`, dead ? NONE : String(one.pid || NONE)];
+    }));
 }
 
 function note(found) {
