@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+BYTES = ("packed_bytes", "unpacked_bytes")
+
 
 @dataclass(frozen=True)
 class Totals:
@@ -81,7 +83,9 @@ class Totals:
         return replace(self, dropped=max(self.dropped, self.committed - self.consumed))
 
     def to_json(self) -> dict[str, Any]:
+        """Bytes as decimal strings: they outgrow the whole numbers of many readers of JSON."""
         value = {one.name: getattr(self, one.name) for one in fields(self)}
+        value |= {name: str(value[name]) for name in BYTES}
         bins = list(self.lag_bins)
         while bins and bins[-1] == 0:
             bins.pop()
@@ -93,4 +97,5 @@ class Totals:
         if not isinstance(value, dict):
             return cls()
         known = {one.name: value[one.name] for one in fields(cls) if one.name in value}
+        known |= {name: int(known[name]) for name in BYTES if name in known}
         return cls(**known | {"lag_bins": tuple(known.get("lag_bins", ()))})

@@ -16,6 +16,7 @@ import config
 import ringbuf
 from consumers.causes import CAUSES
 from monitor import collector, metrics, procfs, rundir
+from monitor.status import Reporter
 from monitor.totals import Totals
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -316,6 +317,25 @@ def test_the_status_file_is_served_as_it_is(machine, served):
     status, headers, body = get(served, "/status.json")
     assert (status, json.loads(body)) == (200, {"state": "running", "steps": 3})
     assert ("Content-Type", "application/json") in headers
+
+
+def test_every_figure_of_the_status_is_exact_beyond_what_a_float_holds(machine, served):
+    """Readers of JSON may hold all numbers as floats: bytes, the only ones that large, are strings."""
+    large = 2**62 + 1
+    producer, learner = machine.own(1), machine.own(machine.table.learner)
+    for name in ("bytes_packed", "bytes_unpacked"):
+        producer.counter_add(name, large)
+    learner.counter_set("ready", 1)
+    for name in ("samples", "steps", "run_steps", "run_updates", "version"):
+        learner.counter_set(name, 2**53 - 1)
+    reporter = Reporter(machine.segments.control, machine.segments.rings, machine.table, 1)
+    rundir.write_json(machine.directory / rundir.STATUS, reporter.report("running"))
+    as_floats = json.loads(get(served, "/status.json")[2], parse_int=float)
+    assert as_floats["bytes"]["packed"] == as_floats["bytes"]["unpacked"] == str(large)
+    assert as_floats["totals"]["packed_bytes"] == str(large)
+    for name in ("samples", "steps", "updates", "version"):
+        assert int(as_floats[name]) == 2**53 - 1
+    assert Totals.from_json(as_floats["totals"]).packed_bytes == large
 
 
 def test_the_other_pages_answer_over_http(machine, served):
