@@ -196,3 +196,14 @@ def test_moments_of_another_optimizer_are_left_behind(before, now):
         optimizer.step(backward(net), 1e-2)
     for p, q in zip(a.parameters(), b.parameters(), strict=True):
         assert torch.equal(p, q)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_parameter_without_elements_and_one_that_is_not_trained_are_borne(optimizer):
+    net = module()
+    net.register_parameter("empty", nn.Parameter(torch.zeros(0)))
+    net.register_parameter("frozen", nn.Parameter(torch.ones(3, 2), requires_grad=False))
+    made = Optimizer(net.parameters(), settings(optimizer=optimizer))
+    made.step(backward(net), 1e-2)
+    assert np.isfinite(made.second_moment_max)
+    assert (net.frozen == 1).all()
