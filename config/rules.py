@@ -232,10 +232,16 @@ def conflicts(config: Config) -> tuple[list[tuple[str, str]], list[str]]:
             ("learner.normalize_value", config.learner.normalize_value),
         ):
             need(not is_set, key, "is for described networks: a policy.module does this itself; needs false")
+    archive = config.archive
     need(
-        not config.archive.enabled,
-        "archive.enabled",
-        "recording comes with a later version; this one needs false",
+        archive.rings == "all" or max(archive.rings) < producers,
+        "archive.rings",
+        f"{producers} producers have the rings 0 to {producers - 1}",
+    )
+    need(
+        archive.total_bytes >= 2 * archive.shard_bytes,
+        "archive.total_bytes",
+        f"{archive.total_bytes} bytes; needs two shards (archive.shard_bytes) or more: one is being written",
     )
     for key in ("learning_rate", "entropy_coef"):
         schedule = getattr(config.learner, key)

@@ -463,10 +463,28 @@ class Supervisor(Section):
 
 
 class Archive(Section):
-    """Recording of trajectories, which comes with a later version."""
+    """Recording of trajectories to files in the run directory, by a process that holds nobody up."""
 
     enabled: bool = False
-    """Must be `false` in this version."""
+    """Whether there is a recorder."""
+    fraction: Annotated[float, Gt(0), Le(1)] = 0.01
+    """Share of the agents whose trajectories are recorded, all the time; at least one agent."""
+    rings: Literal["all"] | Cores = "all"
+    """Numbers of the rings, which are those of their producers, that agents are taken from."""
+    level: Annotated[int, Ge(1), Le(19), BeforeValidator(whole)] = 1
+    """Of zstd: 1 is the fastest."""
+    shard_bytes: Size = 1024**3
+    """Size of a shard, after compression, at which the next is begun."""
+    shard_seconds: PositiveNumber = 600.0
+    """Age at which it is begun in any case."""
+    total_bytes: Size = 10 * 1024**3
+    """Size of all shards at which the oldest is deleted."""
+    keep_seconds: PositiveNumber | None = None
+    """Age at which a shard is deleted; empty: none is for its age."""
+    free_bytes: Size = 1024**3
+    """Free space on the disk below which nothing is recorded, so that checkpoints find room."""
+    sync_seconds: PositiveNumber = 5.0
+    """How long a block waits to be full, and the time between two syncs: so much a power cut takes."""
 
 
 class Evaluate(Section):

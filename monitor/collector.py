@@ -54,6 +54,19 @@ SERVER_PHASES = {
     "sample": "sample_ns",
     "pickup": "pickup_ns",
 }
+RECORDER_COUNTERS = {
+    "archive_samples_total": "steps",
+    "archive_blocks_total": "blocks",
+    "archive_dropped_blocks_total": "dropped_blocks",
+    "archive_queue_blocks": "queue_blocks",
+    "archive_raw_bytes_total": "raw_bytes",
+    "archive_written_bytes_total": "written_bytes",
+    "archive_shards": "shards",
+    "archive_deleted_shards_total": "deleted_shards",
+    "archive_size_bytes": "bytes",
+    "archive_errors_total": "errors",
+    "archive_halted": "halted",
+}
 LEARNER_PHASES = {
     "copy": "copy_ns",
     "forward": "forward_ns",
@@ -149,6 +162,7 @@ class RunCollector(Collector):
             self._rings,
             self._producers,
             self._servers,
+            self._archive,
             self._processes,
             self._learner,
             self._staleness,
@@ -272,6 +286,15 @@ class RunCollector(Collector):
             self._add("server_latency_max_seconds", counters["latency_max_ns"] / 1e9, number)
             for phase, name in SERVER_PHASES.items():
                 self._add("server_phase_seconds_total", counters[name] / 1e9, number, phase)
+
+    def _archive(self) -> None:
+        if self.table.recorder is None:
+            return
+        counters = self.control.counters(self.table.recorder)
+        for outcome in ("copied", "missed"):
+            self._add("archive_slots_total", counters[f"slots_{outcome}"], outcome)
+        for metric, name in RECORDER_COUNTERS.items():
+            self._add(metric, counters[name])
 
     def _processes(self) -> None:
         for index in self.table.all:

@@ -18,6 +18,7 @@ STILL_CHECKPOINTS = 5  # beside the newest `keep`: best, the one under way, a re
 OTHER_BYTES = 16 << 20  # configuration, manifest, status, summary, evaluation
 ATTEMPT_BYTES = 16 << 10  # of its file, and more for the name of each producer's ring
 RING_BYTES = 128
+ARCHIVE_BYTES = 80 << 20  # beyond its bound: a block, written before older ones go, and what lists shards
 MEASURE_SECONDS = 10.0
 
 
@@ -86,6 +87,7 @@ class Growth:
             + (settings.checkpoint.keep + STILL_CHECKPOINTS) * checkpoint_bytes
             + settings.supervisor.keep_bad_slots * self._slot_bytes
             + attempts * (ATTEMPT_BYTES + producers * RING_BYTES)
+            + (settings.archive.total_bytes + ARCHIVE_BYTES if settings.archive.enabled else 0)
             + OTHER_BYTES
         )
 

@@ -18,8 +18,8 @@ from producers.prepare import Segments, prepare
 
 
 class Machine:
-    """The shared memory of a run of two producers and an inference server, whose counters the test writes
-    itself."""
+    """The shared memory of a run of two producers, an inference server and a recorder, whose counters the
+    test writes itself."""
 
     def __init__(self, directory, learners=1):
         self.directory = directory
@@ -29,11 +29,11 @@ class Machine:
             "policy: {placement: server}\n"
         )
         self.segments = Segments(prepare(str(run_file), []), uuid.uuid4())
-        self.table = Table.of(2, learners, 1)
+        self.table = Table.of(2, learners, 1, recorder=True)
         control = self.segments.control
         own = procfs.usage(os.getpid())
         rows = [("producer", 0), ("producer", 1), *(("learner", i) for i in range(learners))]
-        rows += [("exporter", 0), ("server", 0)]
+        rows += [("exporter", 0), ("server", 0), ("recorder", 0)]
         for slot, (role, index) in zip(self.table.all, rows, strict=True):
             control.set_process(
                 slot,

@@ -359,7 +359,8 @@ def test_a_wrong_override_is_named_instead_of_a_line(problems, override, text):
         (["policy.module=a.b:C", "policy.normalize_obs=true"], "policy.normalize_obs: is for described"),
         (["policy.module=a.b:C", "learner.normalize_value=true"], "learner.normalize_value: is for"),
         (["policy.module=a.b"], "policy.module: found a.b"),
-        (["archive.enabled=true"], "archive.enabled: recording comes with a later version"),
+        (["producers.count=2", "archive.rings=[1,2]"], "archive.rings: 2 producers have the rings 0 to 1"),
+        (["archive.total_bytes=1GB"], "archive.total_bytes: 1000000000 bytes; needs two shards"),
         (["learner.max_lag=3"], "learner.max_lag: masks steps that staleness.limit already keeps out"),
         (
             ["learner.learning_rate.start=1", "learner.learning_rate.end=0"],
@@ -454,7 +455,7 @@ def test_agents_must_fill_whole_worlds(read):
 # Round trips and documents
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 2**60),
     horizon=st.integers(1, 10**6),
