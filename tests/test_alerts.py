@@ -9,6 +9,7 @@ import yaml
 from command import ROOT
 from prom import needs_promtool, promtool
 
+from config import Config
 from monitor.alert_cases import CASES
 from monitor.alert_files import FOLDER, alerts_file, cases_file, files, main, scaled, write
 from monitor.alerts import ALERTS, PREFIX, RULES
@@ -54,6 +55,15 @@ def test_every_alert_has_cases_both_ways():
 def test_every_alert_has_its_part_of_the_runbook():
     parts = re.findall(rf"^## {PREFIX}(\w+)$", (ROOT / "docs/runbook.md").read_text(), re.M)
     assert parts == [alert.name for alert in ALERTS]
+
+
+def test_the_runbook_names_metrics_and_settings_that_there_are():
+    text = (ROOT / "docs/runbook.md").read_text()
+    assert names(text) - set(METRICS) == set()
+    sections = {name: field.annotation for name, field in Config.model_fields.items()}
+    told = [match for match in re.findall(r"`([a-z]+)\.([a-z_]+)", text) if match[0] in sections]
+    assert len(told) > 20
+    assert [one for one in told if one[1] not in sections[one[0]].model_fields] == []
 
 
 def test_alerts_tell_of_themselves():
