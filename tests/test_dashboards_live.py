@@ -21,6 +21,7 @@ PANELS = [panel for board in DASHBOARDS.values() for panel in reading.panels(boa
 EMPTY = {
     ("producer", "Inference server (policy.placement: server)", None): "it has no inference server",
     ("producer", "Pickups", "servers"): "it has no inference server",
+    ("server", "Archive (archive.enabled)", None): "it keeps no archive",
 }
 
 
@@ -83,7 +84,8 @@ def watched(tmp_path_factory):
             folder = tmp_path_factory.mktemp("runs") / name
             folder.mkdir()
             run = Run(folder, "evaluate.episodes=0", "monitor.interval_seconds=0.5",
-                      f"policy.placement={name}", "checkpoint.interval_seconds=5")  # fmt: skip
+                      f"policy.placement={name}", f"archive.enabled={name == 'producer'}",
+                      "archive.fraction=1", "checkpoint.interval_seconds=5")  # fmt: skip
             made[name] = Watched(run)
         yield made
     finally:

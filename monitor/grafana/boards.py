@@ -38,7 +38,7 @@ BOARDS = (
     Board("headrace-processes", "Headrace: processes and machine",
           "Who lives, and what it takes of the machine.", processes.rows),
     Board("headrace-storage", "Headrace: storage and checkpoints",
-          "Checkpoints and the disk.", storage.rows),
+          "Checkpoints, the disk and the archive.", storage.rows),
 )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from monitor.grafana.panels import Row, series
-from monitor.grafana.queries import age, grown, largest, one, summed
+from monitor.grafana.queries import age, grown, largest, one, per_second, summed
 
 FREE = "run_dir_free_bytes"
 
@@ -70,6 +70,83 @@ def rows() -> list[Row]:
                     {"in a day": f"min(predict_linear({one(FREE)}[6h], 86400))"},
                     width=8,
                     from_zero=False,
+                ),
+            ],
+        ),
+        Row(
+            "Archive (archive.enabled)",
+            [
+                series(
+                    "Archived bytes",
+                    "Blocks written: before compression, and what of it reaches the disk.",
+                    "Bps",
+                    {
+                        "raw": per_second("archive_raw_bytes_total"),
+                        "written": per_second("archive_written_bytes_total"),
+                    },
+                    width=6,
+                ),
+                series(
+                    "Compression",
+                    "Bytes before it over bytes after it.",
+                    "none",
+                    {
+                        "ratio": f"{per_second('archive_raw_bytes_total')} / "
+                        f"{per_second('archive_written_bytes_total')}"
+                    },
+                    width=6,
+                ),
+                series(
+                    "Blocks",
+                    "Blocks written, and lost since the disk was too slow, full or broken.",
+                    "count:blocks/s",
+                    {
+                        "written": per_second("archive_blocks_total"),
+                        "lost": per_second("archive_dropped_blocks_total"),
+                    },
+                    width=6,
+                ),
+                series(
+                    "Queue",
+                    "Blocks that wait to be written; 1 where none is, for want of space or after an error.",
+                    "none",
+                    {
+                        "blocks": summed(one("archive_queue_blocks")),
+                        "halted": largest(one("archive_halted")),
+                    },
+                    width=6,
+                ),
+                series(
+                    "Slots copied and missed",
+                    "Of the rings that are tapped; a slot overwritten while it was copied is missed.",
+                    "count:slots/s",
+                    {"{{outcome}}": per_second("archive_slots_total", by="outcome")},
+                    width=6,
+                ),
+                series(
+                    "Agent-steps copied",
+                    "Into the archive.",
+                    "count:steps/s",
+                    {"copied": per_second("archive_samples_total")},
+                    width=6,
+                ),
+                series(
+                    "Archive on disk",
+                    "Size of all shards.",
+                    "bytes",
+                    {"size": summed(one("archive_size_bytes"))},
+                    width=6,
+                ),
+                series(
+                    "Shards",
+                    "On disk; deleted in the window for their age or for room; times that the disk refused.",
+                    "none",
+                    {
+                        "on disk": summed(one("archive_shards")),
+                        "deleted": grown("archive_deleted_shards_total"),
+                        "errors": grown("archive_errors_total"),
+                    },
+                    width=6,
                 ),
             ],
         ),
