@@ -105,7 +105,7 @@ class WeightsAndBiases:
             name=settings.run.name,
             id=run_id,
             resume="allow",
-            mode=settings.sinks.wandb,
+            mode="online" if settings.sinks.wandb == "online" else "offline",
             dir=str(directory),
             config=settings.model_dump(mode="json"),
             settings=wandb.Settings(
