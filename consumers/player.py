@@ -20,7 +20,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -158,9 +158,10 @@ class Player:
             self._send({**frame, "png": None, "note": "the picture is too large to be sent"})
 
     def _send(self, message: dict[str, Any]) -> None:
-        """Or not, where nobody has read the last ones: a frame that is late is worth nothing."""
+        """Or not, where nobody has read the last ones: a frame that is late is worth nothing. With what is
+        wanted, which an exporter that has just started learns from it."""
         try:
-            self._channel.send(msgpack.packb(message), socket.MSG_DONTWAIT)
+            self._channel.send(msgpack.packb({**message, "wish": asdict(self._wish)}), socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
 

@@ -26,13 +26,16 @@ FILES = {
     "/charts.js": SCRIPT,
     "/tables.js": SCRIPT,
     "/words.js": SCRIPT,
+    "/watch.js": SCRIPT,
     "/uplot.js": SCRIPT,
     "/page.css": STYLE,
+    "/watch.css": STYLE,
     "/uplot.css": STYLE,
     "/icon.svg": "image/svg+xml",
 }
 """The only files that are served, by path; each has that name in the folder."""
 FIGURES = "<!-- figures -->"
+WATCH = '<section id="watch" hidden>'  # shown where there is somebody to watch
 
 Answer = tuple[int, str, bytes]
 Route = Callable[[Any], None]
@@ -52,6 +55,8 @@ class Pages:
         self._routes = {("GET", "/events"): self._follow, **(routes or {})}
         self._files = {path: (FOLDER / path[1:]).read_bytes() for path in FILES}
         self._index = (FOLDER / "index.html").read_text()
+        if self.route("GET", "/watch") is not None:
+            self._index = self._index.replace(WATCH, WATCH.replace(" hidden", ""))
 
     def route(self, method: str, path: str) -> Route | None:
         return self._routes.get((method, path))

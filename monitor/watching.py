@@ -25,6 +25,7 @@ QUIET_SECONDS = 4.0  # the slowest speed sends a frame every second
 PACKET_BYTES = 1 << 20
 SPEEDS = (1.0, 60.0)  # steps a second, least and most
 MOST_STEPS = 1000  # at one request
+RETRY_MS = 1000  # a viewer whose exporter has died comes back so soon
 PING = b": still here\n\n"
 
 
@@ -43,11 +44,15 @@ class Watching:
         self._wish: dict[str, Any] = {
             "world": 0, "agent": 0, "speed": 15.0, "paused": False, "greedy": False, "steps": 0,
         }  # fmt: skip
+        self._new = True  # it may have had a predecessor, whose viewers come back
         self._told = self._heard = float("-inf")  # when, on the monotonic clock
-        self._viewers = 0
+        self.viewers = 0
+        """How many there are."""
         self._event = b""  # the newest; empty: nothing that is worth showing to a newcomer
         self._number = 0  # of that event
-        threading.Thread(target=self._read, name="watching", daemon=True).start()
+        self.reader = threading.Thread(target=self._read, name="watching", daemon=True)
+        """Ends with the other end of the channel."""
+        self.reader.start()
 
     @property
     def routes(self) -> dict[tuple[str, str], Callable[[Any], None]]:
@@ -76,22 +81,23 @@ class Watching:
     def _enter(self) -> bool:
         """Whether there is room for one more viewer, who leaves by `_leave`."""
         with self._changed:
-            if self._viewers == VIEWERS:
+            if self.viewers == VIEWERS:
                 return False
-            self._viewers += 1
-            if self._viewers == 1:
+            self.viewers += 1
+            if self.viewers == 1:
                 self._heard = time.monotonic()
             return True
 
     def _leave(self) -> None:
         with self._changed:
-            self._viewers -= 1
-            if self._viewers == 0:
+            self.viewers -= 1
+            if self.viewers == 0:
                 self._event = b""
                 self._tell()
 
     def _follow(self, write: Callable[[bytes], object]) -> None:
         """Writes events as they come, the newest at once, until `write` raises since the viewer has left."""
+        write(f"retry: {RETRY_MS}\n\n".encode())
         seen = self._number - 1 if self._event else self._number
         while True:
             with self._changed:
@@ -117,6 +123,7 @@ class Watching:
             self._check(key, value)
             changes[key] = value
         with self._changed:
+            self._new = False
             steps = changes.pop("step", 0)
             if steps:
                 changes |= {"paused": True, "steps": self._wish["steps"] + steps}
@@ -145,7 +152,7 @@ class Watching:
     def _tell(self) -> None:
         """The evaluator, unless it does not read: then it learns of it by the next one."""
         self._told = time.monotonic()
-        wish = msgpack.packb(self._wish | {"watch": self._viewers > 0})
+        wish = msgpack.packb(self._wish | {"watch": self.viewers > 0})
         try:
             self._channel.send(wish, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -157,14 +164,16 @@ class Watching:
 
     def _read(self) -> None:
         buffer = bytearray(PACKET_BYTES)
-        while True:
-            length = self._channel.recv_into(buffer)
+        while length := self._channel.recv_into(buffer):
             message = msgpack.unpackb(memoryview(buffer)[:length])
             if message.get("png") is not None:
                 message["png"] = base64.b64encode(message["png"]).decode()
             with self._changed:
                 self._heard = time.monotonic()
-                if self._viewers:
+                if self._new and "wish" in message:
+                    self._wish = {name: message["wish"][name] for name in self._wish}
+                    self._new = False
+                if self.viewers:
                     self._publish(message)
 
     def _publish(self, message: dict[str, Any]) -> None:
