@@ -88,6 +88,8 @@ AUDITS = 'headrace_audit_alarms_total{audit="label"}'
 ENTROPY = "headrace_policy_entropy_ratio"
 FAILED = 'headrace_producers{state="failed"}'
 FAILURES = "headrace_checkpoint_failures_total"
+BLOCKS = "headrace_archive_dropped_blocks_total"
+HALTED = "headrace_archive_halted"
 ERRORS = "headrace_collector_errors_total"
 
 CASES = (
@@ -199,6 +201,10 @@ CASES = (
     Case("PublishStuck", "a version every minute",
          {PUBLISHED: "0+0x3 {60}+0x3 {120}+0x3 {180}+0x3 {240}+0x3 {300}+0x3 {360}+0x3 {420}+0x3 {480}+0x3"}),
     Case("PublishStuck", "the run evaluates", {PUBLISHED: "0+0x60", **_at(60, "stopping")}),
+    Case("ArchiveBackpressure", "blocks are dropped all the time", {BLOCKS: "0+1x80", HALTED: "0+0x80"},
+         "{15m}", "{9m}"),
+    Case("ArchiveBackpressure", "nothing is written", {BLOCKS: "0+0x80", HALTED: "1+0x80"}, "{15m}", "{9m}"),
+    Case("ArchiveBackpressure", "blocks were dropped once", {BLOCKS: "0+0x20 9+0x60", HALTED: "0+0x80"}),
 )  # fmt: skip
 
 # A run with nothing wrong, for eight hours: no alert at all, and what the recording rules make of it.
@@ -237,6 +243,8 @@ HEALTHY = {
     **_disk("50000000000+0", "100000000000", "1000000", HEALTHY_STEPS),
     'headrace_process_resident_memory_bytes{role="producer", index="1"}': f"1000000000+0x{HEALTHY_STEPS}",
     "headrace_memory_limit_bytes": f"16000000000+0x{HEALTHY_STEPS}",
+    BLOCKS: f"0+0x{HEALTHY_STEPS}",
+    HALTED: f"0+0x{HEALTHY_STEPS}",
 }
 RECORDED = {  # growth in a minute, or a ratio
     "headrace:ring_committed_bytes:rate5m": 9000.0,

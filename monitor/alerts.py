@@ -291,4 +291,14 @@ ALERTS = (
         "No version of the weights is published",
         "{{ $labels.instance }}: the last version was published {{ $value | humanizeDuration }} ago.",
     ),
+    Alert(
+        "ArchiveBackpressure",
+        "warning",
+        "{10m}",
+        "rate(headrace_archive_dropped_blocks_total[{5m}]) > 0\nor headrace_archive_halted == 1",
+        "The window is shorter than `for`: one block that was dropped is no alarm. A recorder that has "
+        "halted may have little to drop.",
+        "The archive loses what it should keep",
+        "{{ $labels.instance }}: the recorder has dropped blocks, or written none, for {10m} and longer.",
+    ),
 )
