@@ -154,7 +154,7 @@ def test_a_killed_supervisor_takes_its_children_along_and_the_next_one_goes_on(r
     assert balanced(summary)
     assert (summary["slots"]["in_flight"], summary["lag"]["max"]) == (0, 1)
     assert summary["slots"]["consumed"] == 2 * summary["version"], "no batch was lost or trained twice"
-    assert summary["restarts"] == {"exporter": 0, "learner": 0, "producer": 0}
+    assert set(summary["restarts"].values()) == {0}
     assert [event["how"] for event in one.events("resumed")] == ["hot", "hot"]
     assert one.said().count("goes on in memory from version") == 2
 
