@@ -18,7 +18,7 @@ sim: {name: cartpole}
 producers: {count: 2, agents: 16}
 rollout: {horizon: 16}
 policy: {hidden: [16]}
-learner: {batch_slots: 2, minibatches: 2, epochs: 1}
+learner: {batch_slots: 2, minibatches: 2, epochs: 1, threads: 1}
 monitor: {port: 0, interval_seconds: 0.5}
 evaluate: {episodes: 8, worlds: 8, seconds: 60}
 watch: {enabled: false}

@@ -16,7 +16,8 @@ producers: {{count: 1, agents: 64, cores: [0]}}
 rollout: {{horizon: 10}}
 ring: {{slots: 3}}
 policy: {{preset: small, channels: 16, hidden: [32], recurrent_width: 32, normalize_obs: {normalize}}}
-learner: {{batch_slots: 1, epochs: 4, minibatches: 2, learning_rate: 5e-3, precision: {precision}}}
+learner:
+  {{batch_slots: 1, epochs: 4, minibatches: 2, learning_rate: 5e-3, precision: {precision}, threads: 1}}
 stop: {{score: 4.5, window: 128, versions: 150}}
 monitor: {{port: 0, interval_seconds: 0.5}}
 evaluate: {{episodes: 64, worlds: 2, seconds: 60}}

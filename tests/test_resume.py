@@ -25,7 +25,7 @@ mode: sync
 producers: {{count: 2, agents: 8}}
 rollout: {{horizon: 16}}
 policy: {{hidden: [16], normalize_obs: true}}
-learner: {{batch_slots: 2, minibatches: 4, epochs: 2, normalize_value: true}}
+learner: {{batch_slots: 2, minibatches: 4, epochs: 2, normalize_value: true, threads: 1}}
 stop: {{versions: 120}}
 monitor: {{port: 0}}
 """
