@@ -9,7 +9,7 @@ import pytest
 import yaml
 from prom import needs_promtool, promtool
 
-from monitor.grafana import boards, reading
+from monitor.grafana import boards, reading, units
 from monitor.grafana.queries import HISTOGRAM_SUFFIXES, TARGET_LABELS, one
 from monitor.metrics import METRICS, PREFIX
 
@@ -211,3 +211,24 @@ def test_a_dashboard_cannot_ask_for_what_is_not_exported():
         one("ring_comitted_bytes_total")
     with pytest.raises(ValueError, match="no label"):
         one("ring_fill_slots", rung="1")
+
+
+@pytest.mark.parametrize(
+    ("unit", "value", "text"),
+    [
+        ("count:steps/s", 1234567, "1.23M steps/s"),
+        ("count:steps/s", 1e6, "1M steps/s"),
+        ("count:/s", 0.68, "0.68 /s"),
+        ("Bps", 1.23e9, "1.23 GB/s"),
+        ("decbytes", 9.007e15, "9.01 PB"),
+        ("bytes", 24e9, "22.4 GiB"),
+        ("percentunit", 0.623, "62.3 %"),
+        ("s", 90061, "1.04 days"),
+        ("s", 0.0021, "2.1 ms"),
+        ("none", 12345.7, "12346"),
+        ("none", 0.0123, "0.0123"),
+        ("none", float("nan"), "-"),
+    ],
+)
+def test_a_drawn_value_reads_as_grafana_writes_it(unit, value, text):
+    assert units.shown(value, unit) == text

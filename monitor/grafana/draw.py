@@ -21,12 +21,13 @@ from typing import Any
 
 from monitor.charts import Axis, at, ticks
 from monitor.grafana.reading import Panel, Query, dashboards, filled, panels
+from monitor.grafana.units import round_in, shown
 
 COLUMN, LINE, GAP = 50, 32, 6  # of Grafana's grid, in pixels
 TOP = 30  # of what is drawn in a panel
 POINTS = 150  # of a curve
 TIMEOUT_SECONDS = 60.0
-# Okabe and Ito's colours, which the colour-blind can tell apart.
+# The first are Okabe and Ito's, which the colour-blind can tell apart.
 COLOURS = (
     "#0072b2",
     "#e69f00",
@@ -39,12 +40,6 @@ COLOURS = (
     "#7b4fb0",
     "#a0522d",
 )
-DECIMAL, BINARY = ("", "k", "M", "G", "T", "P"), ("", "Ki", "Mi", "Gi", "Ti")
-COUNTS = ("", "K", "M", "B", "T")
-PREFIXES = {"Bps": DECIMAL, "decbytes": DECIMAL}
-SIZES = {"s": (86400.0, 3600.0, 60.0), "bytes": tuple(1024.0**power for power in (4, 3, 2, 1))}
-"""Steps of an axis that are round in its unit, where tens are not."""
-WORDS = {"Bps": "B/s", "bytes": "B", "decbytes": "B"}
 STYLE = """
 :root {
   color-scheme: light dark;
@@ -102,33 +97,6 @@ class Recorded:
         with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:
             result: list[dict[str, Any]] = json.load(answer)["data"]["result"]
         return result
-
-
-def shown(value: float, unit: str, decimals: int | None = None) -> str:
-    """A value as Grafana writes it, about."""
-    if not math.isfinite(value):
-        return "-"
-    if unit == "percentunit":
-        return f"{100 * value:.{decimals if decimals is not None else 1}f} %"
-    if unit == "s":
-        return _duration(value)
-    if unit == "none":
-        digits = decimals if decimals is not None else 0 if abs(value) >= 1e3 else None
-        return f"{value:.3g}" if digits is None else f"{value:.{digits}f}"
-    base, prefixes = (1024, BINARY) if unit == "bytes" else (1000, PREFIXES.get(unit, COUNTS))
-    size = min(int(math.log(abs(value), base)) if abs(value) >= base else 0, len(prefixes) - 1)
-    scaled = value / base**size
-    figure = f"{scaled:.{decimals}f}" if decimals is not None else f"{scaled:.3g}"
-    if unit in WORDS:
-        return f"{figure} {prefixes[size]}{WORDS[unit]}".strip()
-    return f"{figure}{prefixes[size]} {unit.removeprefix('count:')}".strip()
-
-
-def _duration(seconds: float) -> str:
-    for size, unit in ((86400, "days"), (3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms")):
-        if abs(seconds) >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} µs" if seconds else "0 s"
 
 
 def picture(dashboard: dict[str, Any], recorded: Recorded) -> str:
@@ -197,7 +165,7 @@ def _stat(panel: Panel, recorded: Recorded, width: float, height: float) -> str:
 def _values(unit: str, across: Axis, up: Axis) -> str:
     """The axis of values, with its lines."""
     parts = []
-    size = next((size for size in SIZES.get(unit, ()) if up.high >= 2 * size), 1.0)
+    size = round_in(unit, up.high)
     for tick in (size * whole for whole in ticks(up.low / size, up.high / size, 4)):
         parts.append(f'<path class="grid" d="M{at(across.begin)} {at(up(tick))}H{at(across.end)}"/>')
         figure = shown(

@@ -61,7 +61,7 @@ def rows() -> list[Row]:
                     "The ten that use most of a core.",
                     "percentunit",
                     {
-                        "{{role}} {{index}}": top(
+                        "{{role}} {{index}} ({{instance}})": top(
                             10, per_second("process_cpu_seconds_total", by="instance, role, index")
                         )
                     },

@@ -23,7 +23,11 @@ def rows() -> list[Row]:
                     "Fullest rings",
                     "The ten fullest. One that stays full belongs to a producer that is ahead.",
                     "percentunit",
-                    {"ring {{ring}}": top(10, f"{one('ring_fill_slots')} / {one('ring_capacity_slots')}")},
+                    {
+                        "ring {{ring}} ({{instance}})": top(
+                            10, f"{one('ring_fill_slots')} / {one('ring_capacity_slots')}"
+                        )
+                    },
                     width=8,
                 ),
                 series(
@@ -67,7 +71,7 @@ def rows() -> list[Row]:
                     "The ten producers that wait most, for whatever reason.",
                     "percentunit",
                     {
-                        "producer {{producer}}": top(
+                        "producer {{producer}} ({{instance}})": top(
                             10, per_second("producer_wait_seconds_total", by="instance, producer")
                         )
                     },

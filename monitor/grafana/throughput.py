@@ -28,7 +28,11 @@ def rows() -> list[Row]:
                     "Busiest rings",
                     "The ten rings with the most packed payload committed.",
                     "Bps",
-                    {"ring {{ring}}": top(10, per_second("ring_committed_bytes_total", by="instance, ring"))},
+                    {
+                        "ring {{ring}} ({{instance}})": top(
+                            10, per_second("ring_committed_bytes_total", by="instance, ring")
+                        )
+                    },
                     width=7,
                 ),
                 series(
