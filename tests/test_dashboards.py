@@ -232,3 +232,33 @@ def test_a_dashboard_cannot_ask_for_what_is_not_exported():
 )
 def test_a_drawn_value_reads_as_grafana_writes_it(unit, value, text):
     assert units.shown(value, unit) == text
+
+
+@needs_promtool
+@pytest.mark.parametrize(
+    ("credit", "answer", "no_data", "part", "share"),
+    [
+        (0.6, 0.0, 0.0, "the learner", 0.6),
+        (0.05, 0.0, 0.4, "the producers", 0.4),
+        (0.2, 0.7, 0.3, "the inference server", 0.7),
+        (0.05, 0.0, 0.02, "the cores", 0.0),
+    ],
+)
+def test_the_part_that_others_wait_for_holds_the_run_up(tmp_path, credit, answer, no_data, part, share):
+    waits = {
+        'producer_wait_seconds_total{producer="0",reason="credit"': credit,
+        'producer_wait_seconds_total{producer="0",reason="answer"': answer,
+        'learner_wait_seconds_total{learner="0",reason="no_data"': no_data,
+        'learner_updates_total{learner="0"': 1,
+    }
+    series = [
+        {"series": f'{PREFIX}{name},job="headrace",instance="a"}}', "values": f"0+{60 * rate}x10"}
+        for name, rate in waits.items()
+    ]
+    (panel,) = {panel.queries[0].expression for panel in PANELS if panel.title == "Held up by"}
+    asked = {"expr": reading.filled(panel, "4m"), "eval_time": "10m"}
+    wanted = {"labels": f'{{part="{part}"}}', "value": share}
+    path = tmp_path / "held_up.json"
+    case = {"interval": "1m", "input_series": series, "promql_expr_test": [asked | {"exp_samples": [wanted]}]}
+    path.write_text(json.dumps({"tests": [case]}))
+    promtool("test", "rules", path)
