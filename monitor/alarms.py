@@ -119,7 +119,7 @@ class Watchman:
         """The alarms that stand, the worst first and then the oldest. Readings come in their order."""
         self._remember(reading)
         found: dict[tuple[str, str], Alarm] = {}
-        for rule in (self._run, self._processes, self._progress, self._policy, self._storage):
+        for rule in (self._run, self._processes, self._progress, self._policy, self._storage, self._archive):
             for alarm in rule(reading, context):
                 found.setdefault((alarm.kind, alarm.key), alarm)
         self._standing = {name: self._standing.get(name, reading.unix) for name in found}
@@ -138,6 +138,7 @@ class Watchman:
         for audit in CAUSES:
             self._trail(f"audit {audit}", recent, reading, learner[f"audit_{audit}_alarms"])
         self._trail("dropped", recent, reading, reading.dropped_steps)
+        self._trail("archive", recent, reading, reading.recorder.get("dropped_blocks", 0))
         self._trail("free", 3600.0, reading, reading.free_bytes)
         for process in reading.processes:
             self._trail(_restarts(process), self.thresholds.restart_seconds, reading, process.restarts)
@@ -244,7 +245,7 @@ class Watchman:
                 yield Alarm("audit", WARNING, f"{audit} audit: {cause}", audit)
         dropped, consumed = self._growth("dropped"), self._growth("steps")
         if dropped > self.thresholds.dropped_ratio * max(1.0, consumed):
-            text = f"{dropped:,.0f} steps were dropped within {minutes:.0f} minutes; {consumed:,.0f} were trained on"
+            text = f"{dropped:,.0f} steps dropped and {consumed:,.0f} trained on within {minutes:.0f} minutes"
             yield Alarm("samples dropped", WARNING, text)
         entropy = reading.gauges["entropy_ratio"]
         if math.isfinite(entropy) and entropy < self.thresholds.entropy_ratio:
@@ -272,6 +273,14 @@ class Watchman:
             if left < limits.filling_seconds:
                 text = f"{share:.0%} of the disk are free; it is full in {left / 3600:.1f} hours at this rate"
                 yield Alarm("disk filling", WARNING, text)
+
+    def _archive(self, reading: Reading, context: Context) -> Iterator[Alarm]:
+        if reading.recorder.get("halted"):
+            yield Alarm("archive halted", WARNING, "nothing is archived: the disk has no room for it")
+        if dropped := self._growth("archive"):
+            minutes = self.thresholds.recent_seconds / 60
+            text = f"{dropped:,.0f} blocks of the archive were lost within {minutes:.0f} minutes"
+            yield Alarm("archive dropping", WARNING, text)
 
     def _seconds_to_full(self, reading: Reading) -> float:
         trail = self._trails["free"]

@@ -12,6 +12,7 @@ from typing import Any
 from monitor.status import Table
 from ringbuf import books
 
+LOSSES = ("overwritten", "bad", "lag")
 COUNTS = ("committed", "consumed", "redelivered", "not_written", "writing", "ready", "leased", "bad")
 
 
@@ -75,11 +76,14 @@ class Reading:
     """Sums of the learners' counters."""
     rings: tuple[Ring, ...]
     dropped_steps: int
+    """That the run need not have lost: not for its end or a roll-back."""
     first_commit_seconds: float | None
     """When, on the monotonic clock; None: nothing was committed yet."""
     last_commit_seconds: float | None
     processes: tuple[Process, ...]
     supervisor_silent_seconds: float
+    recorder: dict[str, int]
+    """Counters of the recorder; {} where there is none."""
     free_bytes: int
     """Of the run directory's file system."""
     size_bytes: int
@@ -111,12 +115,13 @@ class Reader:
             producers=_sums([control.counters(index) for index in table.producers]),
             learners=_sums([learner, *(control.counters(index) for index in table.learners[1:])]),
             rings=tuple(_ring(ring.slots, one) for ring, one in zip(self.rings, found, strict=True)),
-            dropped_steps=sum(sum(one["dropped_steps"].values()) for one in found)
+            dropped_steps=sum(one["dropped_steps"][reason] for one in found for reason in LOSSES)
             + learner["dropped_lag_steps"],
             first_commit_seconds=_seconds(min, found, "first_commit_ns"),
             last_commit_seconds=_seconds(max, found, "last_commit_ns"),
             processes=tuple(_process(control.process(index), monotonic) for index in table.all),
             supervisor_silent_seconds=monotonic - control.process(0).heartbeat_ns / 1e9,
+            recorder={} if table.recorder is None else control.counters(table.recorder),
             free_bytes=disk.f_bavail * disk.f_frsize,
             size_bytes=disk.f_blocks * disk.f_frsize,
         )

@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+import re
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ from consumers.causes import CAUSES
 from monitor.alarms import CRITICAL, Context, Thresholds, Trail, Watchman
 from monitor.readings import Process, Reading, Ring
 
+ROOT = Path(__file__).resolve().parent.parent
 LIMITS = Thresholds()
 HOUR = 3600.0
 RING = Ring(
@@ -40,6 +43,7 @@ class Run:
             "dropped_steps": 0,
             "supervisor_silent_seconds": 0.1,
             "free_bytes": 500,
+            "recorder": {},
             "size_bytes": 1000,
         }
         self.ring = RING
@@ -247,6 +251,15 @@ def test_a_disk_with_room_may_fill(run):
         assert run.kinds(60.0) == []
 
 
+def test_an_archive_that_loses_something_is_an_alarm(run):
+    run.rest["recorder"] = {"dropped_blocks": 0, "halted": 0}
+    assert run.kinds() == []
+    run.rest["recorder"] = {"dropped_blocks": 2, "halted": 1}
+    assert run.kinds() == ["archive halted", "archive dropping"]
+    run.rest["recorder"] = {"dropped_blocks": 2, "halted": 0}
+    assert run.kinds() == ["archive dropping"]
+
+
 def test_the_supervisor_is_missed_and_so_is_its_report(run):
     run.rest["supervisor_silent_seconds"] = LIMITS.supervisor_seconds + 1
     assert run.kinds() == ["supervisor silent"]
@@ -283,3 +296,12 @@ def test_a_trail_knows_the_growth_within_its_span_in_bounded_memory():
     trail.add(0.5, 6)
     trail.add(0.6, 7)
     assert trail.growth == 2
+
+
+def test_every_alarm_is_documented_with_its_severity():
+    text = (ROOT / "docs/observing.md").read_text().partition("### Its alarms")[2].partition("\n## ")[0]
+    table = dict(re.findall(r"^\| ([a-z ]+) \| ([a-z, ]+) \|", text, re.MULTILINE))
+    source = (ROOT / "monitor/alarms.py").read_text()
+    kinds = set(re.findall(r"Alarm\(\s*\"([a-z ]+)\"", source))
+    assert table.keys() - {"alarm"} == kinds
+    assert set(table.values()) == {"severity", "critical", "warning", "critical, warning"}

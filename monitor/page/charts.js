@@ -84,7 +84,7 @@ export class Chart {
       axes: [
         { ...axis, space: spec.narrow ? 56 : 70, size: 22, gap: 3, grid: { show: false }, values: (_, marks) => marks.map((t) => this.mark(t, marks)) },
         { ...axis, space: spec.narrow ? 26 : 32, size: spec.narrow ? 42 : 44, gap: 4, grid: { stroke: stroke("--line"), width: 1 },
-          values: (_, marks) => marks.map(spec.tick) },
+          values: (_, marks) => marks.map((value) => (this.empty.hidden ? spec.tick(value) : "")) },
       ],
       padding: [6, 8, 0, 0],
       hooks: { setCursor: [() => this.label()] },
@@ -125,8 +125,8 @@ export class Chart {
   }
 
   draw() {
-    this.plot.setData(this.data());
     this.empty.hidden = this.spec.series.some((one) => (this.store.series[one.name] ?? []).some((v) => v !== null));
+    this.plot.setData(this.data());
     if (this.store.pointed !== null) this.aim();
     this.label();
     this.tabulate();

@@ -143,7 +143,8 @@ function left(status, stop, point) {
   if (stop.seconds) each.push(stop.seconds - status.seconds);
   if (stop.steps && point.steps_trained > 0) each.push((stop.steps - status.steps) / point.steps_trained);
   if (stop.versions && point.updates > 0) each.push((stop.versions - status.version) / point.updates);
-  return each.length ? `at most ${words.duration(Math.max(0, Math.min(...each)))} left` : "until it is stopped";
+  if (each.length) return `at most ${words.duration(Math.max(0, Math.min(...each)))} left`;
+  return stop.steps || stop.versions || stop.score ? "" : "until it is stopped";
 }
 
 function now(status, point, disk, rings) {
