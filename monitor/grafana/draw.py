@@ -25,7 +25,7 @@ from monitor.grafana.units import round_in, shown
 
 COLUMN, LINE, GAP = 50, 32, 6  # of Grafana's grid, in pixels
 TOP = 30  # of what is drawn in a panel
-POINTS = 150  # of a curve
+POINTS = 120  # of a curve
 TIMEOUT_SECONDS = 60.0
 # The first are Okabe and Ito's, which the colour-blind can tell apart.
 COLOURS = (
@@ -56,6 +56,8 @@ text { font: 11px system-ui, sans-serif; fill: var(--faint) }
 .line { fill: none; stroke-width: 1.5; stroke-linejoin: round }
 """
 
+Drawn = tuple[str, float | None]
+"""Inside of a panel, and where its axis of time is."""
 Curve = tuple[str, list[tuple[float, float]]]
 """Name, and (Unix time, value)."""
 
@@ -111,13 +113,13 @@ def picture(dashboard: dict[str, Any], recorded: Recorded) -> str:
     for panel in panels(dashboard):
         x, y, width, tall = panel.place
         inner = (width * COLUMN - GAP, tall * LINE - GAP)
+        drawn, base = DRAWN[panel.kind](panel, recorded, *inner)
         parts.append(
             f'<g transform="translate({x * COLUMN} {y * LINE})">'
             f"<title>{escape(panel.description)}</title>"
             f'<rect class="panel" width="{inner[0]}" height="{inner[1]}" rx="2"/>'
-            f"{_text(8, 18, panel.title, 'title')}"
-            f"{_marks(marks, recorded, *inner) if panel.kind != 'stat' else ''}"
-            f"{DRAWN[panel.kind](panel, recorded, *inner)}</g>"
+            f"{_text(8, 18, panel.title, 'title')}{drawn}"
+            f"{'' if base is None else _marks(marks, recorded, inner[0], base)}</g>"
         )
     size = (24 * COLUMN, height * LINE)
     return (
@@ -128,11 +130,11 @@ def picture(dashboard: dict[str, Any], recorded: Recorded) -> str:
     )
 
 
-def _marks(marks: Sequence[tuple[float, str, str]], recorded: Recorded, width: float, height: float) -> str:
-    """Lines across a panel, where something happened."""
+def _marks(marks: Sequence[tuple[float, str, str]], recorded: Recorded, width: float, base: float) -> str:
+    """Lines across a panel, down to its axis of time, where something happened."""
     across = _across(recorded, width)
     return "".join(
-        f'<path class="mark" stroke="{colour}" d="M{at(across(moment))} {TOP}V{at(height - 40)}">'
+        f'<path class="mark" stroke="{colour}" d="M{at(across(moment))} {TOP}V{at(base)}">'
         f"<title>{escape(name)}</title></path>"
         for moment, name, colour in marks
     )
@@ -142,16 +144,16 @@ def _across(recorded: Recorded, width: float) -> Axis:
     return Axis(recorded.start, recorded.end, 66, width - 10)
 
 
-def _stat(panel: Panel, recorded: Recorded, width: float, height: float) -> str:
+def _stat(panel: Panel, recorded: Recorded, width: float, height: float) -> Drawn:
     """Numbers beside one another, or names."""
-    options, decimals = panel.raw["options"], panel.raw["fieldConfig"]["defaults"].get("decimals")
+    options = panel.raw["options"]
     found = [one for query in panel.queries for one in recorded.now(query)]
     if not found:
-        return _text(width / 2, height / 2 + 10, "no data", "middle")
+        return _text(width / 2, height / 2 + 10, "no data", "middle"), None
     parts = []
     for number, (name, value) in enumerate(found):
         middle = width * (number + 0.5) / len(found)
-        figure = name if options["textMode"] == "name" else shown(value, panel.unit, decimals)
+        figure = name if options["textMode"] == "name" else shown(value, panel.unit, panel.decimals)
         size = min(26.0, 1.35 * width / len(found) / max(4, len(figure)))
         parts.append(
             f'<text class="big" style="font-size:{at(size)}px" x="{at(middle)}" y="{at(height / 2 + 16)}">'
@@ -159,7 +161,7 @@ def _stat(panel: Panel, recorded: Recorded, width: float, height: float) -> str:
         )
         if options["textMode"] == "value_and_name" or (len(found) > 1 and options["textMode"] != "name"):
             parts.append(_text(middle, height - 14, name, "middle"))
-    return "".join(parts)
+    return "".join(parts), None
 
 
 def _values(unit: str, across: Axis, up: Axis) -> str:
@@ -187,17 +189,17 @@ def _times(across: Axis, y: float) -> str:
     return "".join(parts)
 
 
-def _series(panel: Panel, recorded: Recorded, width: float, height: float) -> str:
+def _series(panel: Panel, recorded: Recorded, width: float, height: float) -> Drawn:
     """Curves, or areas on one another, with a legend that has their last values."""
     curves = [curve for query in panel.queries for curve in recorded.curves(query)]
     curves = [(name, [(t, v) for t, v in points if math.isfinite(v)]) for name, points in curves]
     curves = [curve for curve in curves if curve[1]]
     if not curves:
-        return _text(width / 2, height / 2 + 10, "no data", "middle")
+        return _text(width / 2, height / 2 + 10, "no data", "middle"), None
     custom = panel.raw["fieldConfig"]["defaults"]["custom"]
     stacked = custom.get("stacking", {}).get("mode") == "normal"
     drawn = _stacked(curves) if stacked else [(points, None) for _, points in curves]
-    legend, lines = _legend(curves, panel.unit, width)
+    legend, lines = _legend(curves, panel, width)
     values = [v for points, _ in drawn for _, v in points]
     low, high = min(values), max(values)
     if panel.raw["fieldConfig"]["defaults"].get("min") == 0:
@@ -214,7 +216,8 @@ def _series(panel: Panel, recorded: Recorded, width: float, height: float) -> st
                 back = "L".join(f"{at(across(t))} {at(up(floor[t]))}" for t, _ in reversed(stretch))
                 parts.append(f'<path d="M{path}L{back}Z" fill="{colour}" fill-opacity="0.45"/>')
             parts.append(f'<path class="line" stroke="{colour}" d="M{path}"/>')
-    return "".join(parts) + f'<g transform="translate(8 {at(height - 15 * lines + 6)})">{legend}</g>'
+    below = f'<g transform="translate(8 {at(height - 15 * lines + 6)})">{legend}</g>'
+    return "".join(parts) + below, up.begin
 
 
 def _stacked(curves: Sequence[Curve]) -> list[tuple[list[tuple[float, float]], dict[float, float] | None]]:
@@ -238,11 +241,11 @@ def _stretches(points: list[tuple[float, float]], step: float) -> list[list[tupl
     return found
 
 
-def _legend(curves: Sequence[Curve], unit: str, width: float) -> tuple[str, int]:
+def _legend(curves: Sequence[Curve], panel: Panel, width: float) -> tuple[str, int]:
     """The legend, and how many lines it takes."""
     parts, x, line = [], 0.0, 0
     for number, (name, points) in enumerate(curves):
-        words = f"{name}: {shown(points[-1][1], unit)}"
+        words = f"{name}: {shown(points[-1][1], panel.unit, panel.decimals)}"
         wide = 22 + 6.3 * len(words)
         if x and x + wide > width - 16:
             x, line = 0.0, line + 1
@@ -253,12 +256,12 @@ def _legend(curves: Sequence[Curve], unit: str, width: float) -> tuple[str, int]
     return "".join(parts), line + 1
 
 
-def _heatmap(panel: Panel, recorded: Recorded, width: float, height: float) -> str:
+def _heatmap(panel: Panel, recorded: Recorded, width: float, height: float) -> Drawn:
     """Counts of each bucket alone, darker where there are more."""
     found = [curve for query in panel.queries for curve in recorded.curves(query)]
     buckets = sorted(((float(le), dict(points)) for le, points in found), key=lambda one: one[0])
     if not buckets:
-        return _text(width / 2, height / 2 + 10, "no data", "middle")
+        return _text(width / 2, height / 2 + 10, "no data", "middle"), None
     moments = sorted({t for _, points in buckets for t in points})
     counts: list[list[float]] = []
     before: dict[float, float] = {}
@@ -282,7 +285,7 @@ def _heatmap(panel: Panel, recorded: Recorded, width: float, height: float) -> s
                     f'<rect x="{at(across(moment))}" y="{at(y)}" width="{at(wide)}" height="{at(tall)}" '
                     f'fill="#d55e00" fill-opacity="{0.08 + 0.92 * math.sqrt(count / most):.2f}"/>'
                 )
-    return "".join(parts) + _times(across, bottom + 15)
+    return "".join(parts) + _times(across, bottom + 15), bottom
 
 
 def _text(x: float, y: float, words: str, kind: str) -> str:

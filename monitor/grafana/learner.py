@@ -157,6 +157,7 @@ def rows() -> list[Row]:
                         "roll-backs": grown("learner_rollbacks_total"),
                     },
                     width=6,
+                    events=True,
                 ),
             ],
         ),

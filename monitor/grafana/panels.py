@@ -46,8 +46,10 @@ def series(
     height: int = 8,
     stacked: bool = False,
     from_zero: bool = True,
+    events: bool = False,
 ) -> Panel:
-    """Curves over time; `from_zero`: the axis begins at 0, as that of every amount should."""
+    """Curves over time; `from_zero`: the axis begins at 0, as that of every amount should; `events`: what is
+    counted in a window, which Prometheus stretches to whole windows, is shown as whole numbers."""
     panel = (
         timeseries.Panel()
         .title(title)
@@ -74,6 +76,8 @@ def series(
     )
     if from_zero:
         panel.min(0)
+    if events:
+        panel.decimals(0)
     if stacked:
         panel.stacking(options.StackingConfig().group("A").mode(common.StackingMode.NORMAL))
     return panel.targets(_targets(queries))

@@ -25,6 +25,7 @@ def rows() -> list[Row]:
                     "none",
                     {"{{role}}": grown("process_restarts_total", by="role")},
                     width=8,
+                    events=True,
                 ),
                 stat(
                     "Attempt",
@@ -36,9 +37,9 @@ def rows() -> list[Row]:
                 ),
                 stat(
                     "Built from",
-                    "Version, commit and what it runs on.",
+                    "Headrace and what it runs on; the commit is a label of headrace_build_info.",
                     "none",
-                    {"{{version}} {{commit}}, Python {{python}}, torch {{torch}}": one("build_info")},
+                    {"Headrace {{version}}": one("build_info"), "torch {{torch}}": one("build_info")},
                     width=5,
                     height=8,
                     shows="name",
@@ -152,6 +153,7 @@ def rows() -> list[Row]:
                     "none",
                     {"scrapes": grown("collector_errors_total")},
                     width=8,
+                    events=True,
                 ),
             ],
         ),

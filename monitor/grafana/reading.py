@@ -35,6 +35,7 @@ class Panel:
     description: str
     kind: str
     unit: str
+    decimals: int | None
     place: tuple[int, int, int, int]
     queries: tuple[Query, ...]
     raw: dict[str, Any]
@@ -55,14 +56,14 @@ def panels(dashboard: dict[str, Any]) -> Iterator[Panel]:
         if raw["type"] == "row":
             row = raw["title"]
             continue
-        place = raw["gridPos"]
+        place, defaults = raw["gridPos"], raw["fieldConfig"]["defaults"]
         queries = (
             Query(target["expr"], target["legendFormat"], target.get("instant", False))
             for target in raw["targets"]
         )
         yield Panel(
             dashboard["title"], row, raw["title"], raw["description"], raw["type"],
-            raw["fieldConfig"]["defaults"]["unit"], (place["x"], place["y"], place["w"], place["h"]),
+            defaults["unit"], defaults.get("decimals"), (place["x"], place["y"], place["w"], place["h"]),
             tuple(queries), raw,
         )  # fmt: skip
 

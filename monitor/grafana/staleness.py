@@ -204,6 +204,7 @@ def rows() -> list[Row]:
                         "roll-backs": grown("learner_rollbacks_total"),
                     },
                     width=4,
+                    events=True,
                 ),
             ],
         ),
@@ -217,6 +218,7 @@ def rows() -> list[Row]:
                     "none",
                     {"{{audit}}": grown("audit_alarms_total", by="audit")},
                     width=5,
+                    events=True,
                 ),
                 series(
                     "Label audit",
