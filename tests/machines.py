@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import math
 import os
 import socket
 import threading
@@ -11,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import ringbuf
 from monitor import collector, metrics, pages, procfs, server
+from monitor.alarms import Thresholds, Watchman
 from monitor.live import Live
 from monitor.readings import Reader
 from monitor.status import Table
@@ -54,6 +56,8 @@ class Machine:
         }  # fmt: skip
         reader = Reader(control, self.segments.rings, self.table, directory)
         self.live = Live(reader, directory, lambda: dict(self.settings))
+        patience = Thresholds(supervisor_seconds=math.inf, silent_seconds=math.inf)  # nobody beats here
+        self.live._watchman = Watchman(patience)
         self.pages = pages.Pages(self.collector, self.live)
 
     def own(self, slot):

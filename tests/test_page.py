@@ -11,6 +11,7 @@ import time
 import pytest
 from machines import Machine, get, serving
 
+import ringbuf
 from monitor import live, pages, rundir, server
 
 DEADLINE_SECONDS = 60
@@ -288,3 +289,17 @@ def test_settings_that_change_in_a_run_are_shown_and_judged_by(machine, address)
         machine.segments.control.announce_settings()
         message(answer)
         assert message(answer)["facts"]["checkpoint_seconds"] == 60.0
+
+
+def test_what_the_end_of_a_run_drops_is_no_loss(machine):
+    ring = machine.segments.rings[0]
+    learner = ringbuf.Ring.attach(ring.fd, machine.own(machine.table.learner), "learner")
+    producer = ringbuf.Ring.attach(ring.fd, machine.own(1), "producer")
+    ring.set_owner(0)
+    learner.grant(3)
+    steps = ring.plan.horizon * ring.plan.agents
+    for sequence, reason, lost in ((0, "shutdown", 0), (1, "rollback", 0), (2, "lag", steps)):
+        producer.claim(0).commit(steps)
+        learner.drop(sequence, reason)
+        machine.live.look()
+        assert [alarm.kind for alarm in machine.live.alarms] == ["samples dropped"] * bool(lost)
