@@ -157,9 +157,10 @@ class Audits:
             del self._kept[min(self._kept)]
         self._passed += batch.horizon * batch.segments
         if self._passed >= LOOKS_APART:
-            self._passed = 0
             self._audit_labels(batch, version)
             self._looks += 1
+            if self.figures["audit_label_steps"]:  # else nobody has these weights: behind a restart
+                self._passed = 0
         return self._kept[version]
 
     def ratios(self, log_prob: Tensor, behaviour: Tensor, kept: Tensor | None) -> None:

@@ -261,6 +261,19 @@ def test_a_look_costs_small_batches_no_more_of_their_time_than_large_ones(monkey
     assert [i for i, looked in enumerate(looks) if looked] == [0, every, 2 * every]
 
 
+def test_a_look_that_found_no_weights_to_compare_with_is_made_up_for_by_the_next_batch(monkeypatch):
+    """Else a learner that is started again often would never audit small batches."""
+    monkeypatch.undo()
+    updater, looks = update(minibatches=1), []
+    for version, acting in ((5, 4), (6, 4), (6, 5), (7, 6)):  # as behind a restart at version 5
+        slot = Slot(version, horizon=64, agents=64)
+        acted(updater, [slot], acting)
+        updater.audits.begin(Batch([slot], device=CPU), version, updater.flat_weights)
+        figures = updater.audits.figures
+        looks.append((figures["audit_label_steps"] > 0, figures["audit_label_unaudited"] > 0))
+    assert looks == [(False, True), (False, True), (True, False), (False, False)]
+
+
 def test_the_limit_grows_with_what_rounding_does():
     assert label_limit(1, 1.0) == 1e-3
     assert label_limit(4, 100.0) == pytest.approx(3 * (8e-4 + 1e-3))
