@@ -1,5 +1,6 @@
 """What every test leaves behind: no segment in shared memory and no process. And none hangs for ever."""
 
+import functools
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from typing import Any
 import leftovers
 import pytest
 from command import SHM, segments
+from kernels import compile_policy
 from rings import Rig
 from runs import QUICK, Run
 
@@ -88,6 +90,13 @@ def live(tmp_path: Path, zygote: Any) -> Iterator[Callable[..., Any]]:
     yield make
     for run in made:
         run.close()
+
+
+@pytest.fixture(scope="session")
+def policy_library(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The C policy for an instruction set, compiled once for all tests."""
+    folder = tmp_path_factory.mktemp("policy")
+    return functools.cache(lambda march: compile_policy(folder / f"{march}.so", march))
 
 
 @pytest.fixture

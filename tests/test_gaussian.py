@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernels import compile_native, compile_policy, instruction_sets
+from kernels import compile_native, instruction_sets
 from programs import ROWS, programs, random_obs, random_weights
 
 from consumers.models import PolicyModel
@@ -149,8 +149,8 @@ def test_any_program_gives_the_same_log_probabilities_in_c_and_in_torch(program,
 
 
 @pytest.mark.parametrize("march", instruction_sets())
-def test_every_instruction_set_gives_the_same_log_probabilities(march, tmp_path):
-    library = compile_policy(tmp_path / "policy.so", march)
+def test_every_instruction_set_gives_the_same_log_probabilities(march, policy_library):
+    library = policy_library(march)
 
     @settings(deadline=None, max_examples=10, derandomize=True)
     @given(programs(continuous=True), st.sampled_from(ROWS))

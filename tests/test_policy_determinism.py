@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernels import ROOT, compile_policy, instruction_sets
+from kernels import ROOT, instruction_sets
 from programs import perceptron, programs, random_mask, random_obs, random_weights
 
 from producers.c_policy import LIBRARY, CPolicy
@@ -52,8 +52,8 @@ def test_a_split_of_agents_in_many_blocks_gives_identical_bits():
 
 
 @pytest.mark.parametrize("march", instruction_sets())
-def test_any_split_gives_identical_bits_with_every_instruction_set(march, tmp_path):
-    library = compile_policy(tmp_path / "policy.so", march)
+def test_any_split_gives_identical_bits_with_every_instruction_set(march, policy_library):
+    library = policy_library(march)
     for hidden in ([3], [65, 130], [16, 48]):
         assert_splits_agree(perceptron(118, hidden, [3, 5], "gelu-erf"), 150, [1, 13, 60, 149], library)
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernels import compile_policy, instruction_sets
+from kernels import instruction_sets
 from programs import ROWS, perceptron, programs, random_mask, random_obs, random_weights
 
 from consumers.models import PolicyModel
@@ -76,8 +76,8 @@ def test_a_fused_activation_takes_nothing_from_its_neighbours(program):
 
 
 @pytest.mark.parametrize("march", instruction_sets())
-def test_every_instruction_set_gives_the_same_log_probabilities(march, tmp_path):
-    library = compile_policy(tmp_path / "policy.so", march)
+def test_every_instruction_set_gives_the_same_log_probabilities(march, policy_library):
+    library = policy_library(march)
 
     @settings(deadline=None, max_examples=20, derandomize=True)
     @given(programs() | programs(categories=True), st.sampled_from(ROWS))

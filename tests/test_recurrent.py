@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernels import compile_policy, instruction_sets
+from kernels import instruction_sets
 from programs import ROWS, programs, random_mask, random_obs, random_weights
 
 from consumers import recurrent
@@ -79,8 +79,8 @@ def test_any_recurrent_program_gives_the_same_log_probabilities_and_state_in_c_a
 
 
 @pytest.mark.parametrize("march", instruction_sets())
-def test_every_instruction_set_carries_the_same_state(march, tmp_path):
-    library = compile_policy(tmp_path / "policy.so", march)
+def test_every_instruction_set_carries_the_same_state(march, policy_library):
+    library = policy_library(march)
 
     @settings(deadline=None, max_examples=10, derandomize=True)
     @given(programs(recurrent=True), st.sampled_from(ROWS[:-1]))
