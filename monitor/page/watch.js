@@ -61,7 +61,7 @@ function build() {
     make("span", { className: "hint", textContent: "p pauses, . steps" }));
   parts.note = make("p", { className: "note", hidden: true });
   parts.note.setAttribute("role", "status");
-  parts.canvas = make("canvas", { width: 1, height: 1 });
+  parts.canvas = make("canvas", { width: 1, height: 1, label: "The world" });
   parts.canvas.setAttribute("role", "img");
   parts.text = make("pre", { tabIndex: 0, label: "What the simulator draws, as text" });
   parts.text.setAttribute("role", "region");
@@ -218,6 +218,7 @@ function figures(message) {
     ["Reward", words.number(message.reward), "of the last step"],
     ["Return", words.number(message.return), `in ${words.whole(message.step)} steps`],
     ["Value", words.number(message.value), "what the policy expects, as it was trained to"],
+    ["Action", message.heads.map((head) => words.number(head.action)).join(", "), "that comes next"],
     ["Version", words.whole(message.version), "of the weights that play"],
     ["Episode", words.whole(message.episode + 1), "of this world since it was chosen"],
     ["Last episode", last ? words.number(last.return) : NONE,
