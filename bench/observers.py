@@ -59,7 +59,7 @@ class Audience:
         self._over = threading.Event()
         self.looks = False
         """Whether it scrapes."""
-        self.failures = 0
+        self.failures = self.messages = 0
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -91,7 +91,7 @@ class Audience:
             if self._viewers.get_map():
                 for key, _ in self._viewers.select(0):
                     with contextlib.suppress(OSError):
-                        key.fileobj.recv(1 << 20)  # type: ignore[union-attr]
+                        self.messages += key.fileobj.recv(1 << 20).count(b"data: ")  # type: ignore[union-attr]
             if self.looks and time.monotonic() >= due:
                 due = time.monotonic() + SCRAPE_SECONDS
                 try:
@@ -236,7 +236,7 @@ def main() -> None:
             figures["viewers_cores"] = viewers(run, audience, max(3, options.pairs // 3), options.seconds)
         finally:
             audience.close()
-    figures["failed_scrapes"] = audience.failures
+    figures |= {"failed_scrapes": audience.failures, "messages": audience.messages}
     figures["scrape"] = scrape.measure(64, 20)
     print("\n".join(told(figures)))
     if options.json:
@@ -251,7 +251,7 @@ def told(figures: dict[str, Any]) -> list[str]:
     return [
         f"{figures['run']}, load {figures['load']:.1f} before; {os.cpu_count()} cores",
         f"watched / not watched: {statistics.median(ratios):.3f} [{low:.3f}, {high:.3f}] of the steps/s, "
-        f"{len(ratios)} pairs; failed scrapes: {figures['failed_scrapes']}",
+        f"{len(ratios)} pairs; {figures['failed_scrapes']} failed scrapes, {figures['messages']} messages seen",
         f"of a core meanwhile: {cores}; together {sum(figures['cores'].values()):.2%}",
         f"{MORE_VIEWERS} viewers more: {statistics.median(more):.2%} of a core "
         f"({min(more):.2%} to {max(more):.2%}), in the exporter",
