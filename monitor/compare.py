@@ -65,6 +65,8 @@ def main(arguments: Sequence[str]) -> int:
                         "instead of a selection")  # fmt: skip
     parser.add_argument("--each", action="store_true", help="a curve for every run, seeds too")
     options = parser.parse_args(arguments)
+    if options.output.is_dir():
+        parser.error(f"--output {options.output}: is a directory; needs a file")
     figures = None if options.figures is None else [one.strip() for one in options.figures.split(",")]
     try:
         text = compare(options.runs, figures, each=options.each)

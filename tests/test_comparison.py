@@ -408,6 +408,14 @@ def test_bad_input_gets_one_line_and_its_exit_code(tmp_path, monkeypatch, capsys
     assert [one.name for one in tmp_path.iterdir()] == ["runs"]
 
 
+def test_a_directory_is_no_place_for_the_page(tmp_path, capsys):
+    path = make(tmp_path / "a")
+    with pytest.raises(SystemExit) as caught:
+        compare.main([str(path), "--output", str(path)])
+    assert caught.value.code == 2
+    assert "is a directory; needs a file" in capsys.readouterr().err
+
+
 def test_a_directory_in_the_place_of_the_lines_is_said(tmp_path):
     path = make(tmp_path / "a")
     (path / rundir.METRICS).unlink()
