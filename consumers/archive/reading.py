@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consumers.archive import shards
-from consumers.archive.blocks import HEADER, SCHEMA, Block, Damaged, decode, read_frame, read_header
+from consumers.archive.blocks import HEADER, SCHEMA, Block, Damaged, Header, decode, read_frame, read_header
 from consumers.archive.schema import EPISODES, Schema
-from consumers.archive.shards import ENTRY, FOOTER, SEEK_TABLE, SEEKABLE
+from consumers.archive.shards import ENTRY, SEEK_TABLE
 
 MARKS = ("cut", "sequence", "epoch", "commit_unix_ns", "oldest_version", "newest_version", "episodes")
 
@@ -58,16 +58,16 @@ def find(paths: Iterable[Path]) -> list[Path]:
     return found
 
 
-def blocks_of(path: Path) -> Iterator[tuple[int, Block]]:
-    """(offset, block) of each, in order. Raises Damaged at the first that is not whole; a shard that is still
-    being written just ends there."""
+def frames_of(path: Path) -> Iterator[tuple[int, Header, bytes]]:
+    """(offset, header, compressed frame) of each block, in order. Raises Damaged at the first that is not
+    whole; a shard that is still being written just ends there."""
     name, sealed = str(path), path.suffix != ".open"
-    offset, frames = 0, 0
+    offset, table = 0, bytearray()
     with open(path, "rb") as stream:
         while head := stream.read(HEADER.size):
             if head[:4] == SEEK_TABLE.to_bytes(4, "little"):
                 stream.seek(offset)
-                _check_table(stream, frames, offset, name)
+                _check_table(stream, table, offset, name)
                 return
             try:
                 header, crc = read_header(head, name, offset)
@@ -76,23 +76,24 @@ def blocks_of(path: Path) -> Iterator[tuple[int, Block]]:
                 if not sealed and not stream.read(1):
                     return
                 raise
-            yield offset, decode(header, frame, name, offset)
+            yield offset, header, frame
             offset += HEADER.size + header.compressed
-            frames += 2
+            table += ENTRY.pack(HEADER.size, 0) + ENTRY.pack(header.compressed, header.raw)
     if sealed:
         raise Damaged(name, offset, "the file ends without its index: it was cut short")
 
 
-def _check_table(stream: BinaryIO, frames: int, offset: int, name: str) -> None:
-    """An index of so many frames that ends with the file."""
-    size = frames * ENTRY.size + FOOTER.size
-    head, body = stream.read(ENTRY.size), stream.read(size + 1)
-    if head != ENTRY.pack(SEEK_TABLE, size) or len(body) != size:
-        raise Damaged(name, offset, f"the index of {frames} frames does not end the file")
-    if FOOTER.unpack(body[-FOOTER.size :]) != (frames, 0, SEEKABLE):
-        raise Damaged(name, offset, "the index has another end")
-    if sum(compressed for compressed, _ in ENTRY.iter_unpack(body[: -FOOTER.size])) != offset:
-        raise Damaged(name, offset, "the index is of other frames")
+def blocks_of(path: Path) -> Iterator[tuple[int, Block]]:
+    """(offset, block) of each, in order. Raises Damaged as frames_of() does."""
+    for offset, header, frame in frames_of(path):
+        yield offset, decode(header, frame, str(path), offset)
+
+
+def _check_table(stream: BinaryIO, table: bytearray, offset: int, name: str) -> None:
+    """The index: of these frames, and the file's end."""
+    wanted = shards.index_of(table)
+    if stream.read(len(wanted) + 1) != wanted:
+        raise Damaged(name, offset, "the index is not that of the frames before it, or not the file's end")
 
 
 def records_of(path: Path) -> Iterator[tuple[Schema, Record]]:

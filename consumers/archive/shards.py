@@ -131,14 +131,12 @@ class Shard:
 
     def seal(self) -> tuple[Path, str]:
         """Writes the seek table and gives the file its name for good: (path, sha256 of the file)."""
-        frames = len(self._table) // ENTRY.size
-        body = bytes(self._table) + FOOTER.pack(frames, 0, SEEKABLE)
-        table = ENTRY.pack(SEEK_TABLE, len(body)) + body
-        self._write(table)
+        index = index_of(self._table)
+        self._write(index)
         self.sync()
         os.close(self._fd)
-        self._sha256.update(table)
-        self.bytes += len(table)
+        self._sha256.update(index)
+        self.bytes += len(index)
         sealed = self.path.with_suffix(".zst")
         self.path.rename(sealed)
         sync_folder(sealed.parent)
@@ -147,6 +145,12 @@ class Shard:
     def abandon(self) -> None:
         """Closes the file as it is, for the next writer."""
         os.close(self._fd)
+
+
+def index_of(table: bytes | bytearray) -> bytes:
+    """The seek table of frames with these entries, a skippable frame."""
+    body = bytes(table) + FOOTER.pack(len(table) // ENTRY.size, 0, SEEKABLE)
+    return ENTRY.pack(SEEK_TABLE, len(body)) + body
 
 
 def sync_folder(folder: Path) -> None:
