@@ -122,6 +122,7 @@ def test_a_stop_on_a_full_disk_misses_its_last_checkpoint_and_says_so(small):
 
 
 @needs_mount
+@pytest.mark.soak
 @pytest.mark.parametrize("small", ["size=64m,nr_inodes=200"], indirect=True)
 def test_a_disk_that_holds_no_more_files_costs_lines_and_nothing_else(small):
     """Those that are set aside can then not be begun anew."""

@@ -4,7 +4,7 @@ A supervisor's loop reaps, repairs and starts again as supervisor.py does. Every
 and sequence and is checked byte by byte at each lease. The learner writes down what it publishes; at the end
 that record, the words and the counters must agree: nothing is consumed twice and nothing is lost.
 
-    HEADRACE_SOAK_SECONDS=N   how long each case lasts (6)
+    HEADRACE_SOAK_SECONDS=N   how long each case lasts (4)
     HEADRACE_SOAK_SEED=N      of the random deaths (0)
 """
 
@@ -27,7 +27,7 @@ from ringbuf import books
 from ringbuf.repair import Repair
 
 ROOT = Path(__file__).resolve().parent.parent
-SECONDS = float(os.environ.get("HEADRACE_SOAK_SECONDS", "6"))
+SECONDS = float(os.environ.get("HEADRACE_SOAK_SECONDS", "4"))
 SEED = int(os.environ.get("HEADRACE_SOAK_SEED", "0"))
 TICK_SECONDS = 0.005
 STALL_SECONDS = 60.0  # against hanging only

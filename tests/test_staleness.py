@@ -21,6 +21,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 DEADLINE_SECONDS = 180
 VERSIONS = 40
+SOAK = pytest.mark.soak
 
 RUN = """
 run: {name: disturbed, seed: 3}
@@ -120,12 +121,12 @@ def check(summary: dict, limit: int) -> None:
     assert sum(one["steps"] for one in producers) == summary["steps"] + summary["steps_dropped"]
 
 
-@pytest.mark.parametrize("limit", [0, 1, 4])
+@pytest.mark.parametrize("limit", [pytest.param(0, marks=SOAK), 1, pytest.param(4, marks=SOAK)])
 def test_the_lag_stays_within_its_limit_with_a_slow_learner(tmp_path: Path, limit: int) -> None:
     check(run(ROOT, tmp_path, limit, "learner"), limit)
 
 
-@pytest.mark.parametrize("limit", [0, 1, 4])
+@pytest.mark.parametrize("limit", [0, pytest.param(1, marks=SOAK), pytest.param(4, marks=SOAK)])
 def test_the_lag_stays_within_its_limit_with_one_slow_producer(tmp_path: Path, limit: int) -> None:
     check(run(ROOT, tmp_path, limit, "producer", only_first=True), limit)
 
@@ -146,7 +147,7 @@ def pausing_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tree
 
 
-@pytest.mark.parametrize("limit", [0, 1, 4])
+@pytest.mark.parametrize("limit", [0, 1, pytest.param(4, marks=SOAK)])
 def test_the_lag_stays_within_its_limit_when_producers_are_overtaken_while_announcing(
     pausing_tree: Path, tmp_path: Path, limit: int
 ) -> None:

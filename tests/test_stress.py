@@ -180,6 +180,7 @@ def check_against_the_supervisor(folder, cells, overrides=()):
     assert hashlib.sha256(flat.numpy().tobytes()).hexdigest() == cell["gates"]["weights_sha256"]
 
 
+@pytest.mark.soak
 def test_a_cell_whose_process_dies_has_failed_and_the_others_go_on_until_they_are_interrupted(study):
     before = segments()
     run = study()
