@@ -251,7 +251,8 @@ def told(figures: dict[str, Any]) -> list[str]:
     return [
         f"{figures['run']}, load {figures['load']:.1f} before; {os.cpu_count()} cores",
         f"watched / not watched: {statistics.median(ratios):.3f} [{low:.3f}, {high:.3f}] of the steps/s, "
-        f"{len(ratios)} pairs; {figures['failed_scrapes']} failed scrapes, {figures['messages']} messages seen",
+        f"{len(ratios)} pairs",
+        f"{figures['messages']} messages seen by viewers, {figures['failed_scrapes']} failed scrapes",
         f"of a core meanwhile: {cores}; together {sum(figures['cores'].values()):.2%}",
         f"{MORE_VIEWERS} viewers more: {statistics.median(more):.2%} of a core "
         f"({min(more):.2%} to {max(more):.2%}), in the exporter",
