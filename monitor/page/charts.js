@@ -86,7 +86,7 @@ export class Chart {
         { ...axis, space: spec.narrow ? 26 : 32, size: spec.narrow ? 42 : 44, gap: 4, grid: { stroke: stroke("--line"), width: 1 },
           values: (_, marks) => marks.map((value) => (this.empty.hidden ? spec.tick(value) : "")) },
       ],
-      padding: [6, 8, 0, 0],
+      padding: [6, 16, 0, 0],
       hooks: { setCursor: [() => this.label()] },
     };
   }
