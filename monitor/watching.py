@@ -160,7 +160,8 @@ class Watching:
 
     def _notice_silence(self) -> None:
         if time.monotonic() - self._heard > QUIET_SECONDS:
-            self._publish({"kind": "absent", "text": f"the evaluator is {self._state()}"})
+            text = f"nothing is heard of the evaluator, which is {self._state()}"
+            self._publish({"kind": "absent", "text": text})
 
     def _read(self) -> None:
         buffer = bytearray(PACKET_BYTES)

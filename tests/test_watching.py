@@ -4,11 +4,13 @@ import base64
 import contextlib
 import http.client
 import json
+import os
 import socket
 import threading
 import time
 import urllib.request
 from pathlib import Path
+from random import Random
 
 import msgpack
 import pytest
@@ -61,8 +63,18 @@ class Viewer:
                 assert not self.ended, "the stream has ended"
                 assert self.changed.wait(DEADLINE_SECONDS), "nothing came"
 
+    def next_frame(self):
+        """The next that comes; None: the stream has ended."""
+        with self.changed:
+            self.events.clear()
+            while not any(event["kind"] == "frame" for event in self.events):
+                if self.ended:
+                    return None
+                assert self.changed.wait(DEADLINE_SECONDS), "nothing came"
+            return self.events[-1]
+
     def close(self):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, AttributeError):  # it may have ended by itself
             self.answer.fp.raw._sock.shutdown(socket.SHUT_RDWR)
         self._connection.close()
         self._thread.join()
@@ -191,7 +203,7 @@ def test_an_evaluator_that_says_nothing_is_told_of(rig, served, monkeypatch):
     monkeypatch.setattr(watching, "QUIET_SECONDS", 0.2)
     viewer = Viewer(served)
     told = viewer.until(lambda _: True)
-    assert (told["kind"], told["text"]) == ("absent", "the evaluator is exited")
+    assert (told["kind"], told["text"]) == ("absent", "nothing is heard of the evaluator, which is exited")
     rig.send(kind="frame", png=None, step=1)
     assert viewer.until(lambda event: event["kind"] == "frame")
     viewer.close()
@@ -276,3 +288,31 @@ def test_a_final_evaluation_is_no_evaluator_that_is_watched(start):
     summary = run.summary()
     assert summary["score"]["evaluated"]["n"] == 8
     assert summary["restarts"]["evaluator"] == 0
+
+
+@pytest.mark.soak
+def test_viewers_see_the_agent_again_whatever_dies_or_stands_still(start):
+    """For a while: evaluator and exporter, killed or stopped at random, before two who watch."""
+    run = start(
+        *WATCHED, "supervisor.hung_seconds=2", "supervisor.abort_seconds=0.2",
+        "supervisor.backoff_max_seconds=1",
+    )  # fmt: skip
+    run.running()
+    address, random = address_of(run), Random(int(os.environ.get("HEADRACE_SEED", "1")))
+    viewers = [Viewer(address), Viewer(address)]
+    for _ in range(8):
+        with contextlib.suppress(ProcessLookupError):
+            run.kill(random.choice(["evaluator", "exporter"]), number=random.choice([9, 9, 19]))
+        time.sleep(random.choice([0.0, 0.3, 2.0]))
+        for i, viewer in enumerate(viewers):
+            frame = None
+            while frame is None:
+                frame = viewer.next_frame()
+                if frame is None:
+                    viewer.close()
+                    viewer = viewers[i] = Viewer(address)
+        assert run.process.poll() is None, run.said()
+    for viewer in viewers:
+        viewer.close()
+    run.process.terminate()
+    assert run.end() == 0, run.said()
