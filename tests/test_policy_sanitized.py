@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from kernels import ROOT
+from native import broken
 from programs import expander, perceptron, programs
 
 from producers.program import Builder, Program
@@ -25,29 +26,18 @@ FAULTS = {  # file, what stands there, what it would be
 }  # fmt: skip
 
 
-def build(folder: Path, fault: tuple[str, str, str] | None = None) -> Path:
-    """The program tests/data/policy_fuzz.c with the sources of the policy. Skips without sanitizers."""
-    sources = []
-    for source in (ROOT / "producers").glob("policy*.c"):
-        text = source.read_text()
-        if fault is not None and source.name == fault[0]:
-            assert fault[1] in text
-            text = text.replace(fault[1], fault[2])
-        sources.append(folder / source.name)
-        sources[-1].write_text(text)
+def compile_object(source: Path, folder: Path) -> Path:
+    out = folder / f"{source.stem}.o"
     folders = [f"-I{ROOT / name}" for name in (".", "ringbuf", "producers", "sims")]
-    program = folder / "policy_fuzz"
-    command = [
-        "gcc",
-        *FLAGS,
-        *SANITIZERS,
-        *folders,
-        "-o",
-        program,
-        ROOT / "tests/data/policy_fuzz.c",
-        *sources,
-    ]
-    done = subprocess.run([*map(str, command), "-lm"], capture_output=True, text=True)
+    command = ["gcc", *FLAGS, *SANITIZERS, *folders, "-c", source, "-o", out]
+    subprocess.run(list(map(str, command)), check=True, capture_output=True)
+    return out
+
+
+def link(objects: list[Path], program: Path) -> Path:
+    """Skips without sanitizers."""
+    command = ["gcc", *SANITIZERS, "-o", program, *objects, "-lm"]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
     if "cannot find" in done.stderr and "san" in done.stderr:
         pytest.skip("this gcc comes without sanitizers")
     assert done.returncode == 0, done.stderr
@@ -55,8 +45,16 @@ def build(folder: Path, fault: tuple[str, str, str] | None = None) -> Path:
 
 
 @pytest.fixture(scope="module")
-def fuzz(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("fuzz"))
+def objects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Of the policy and of tests/data/policy_fuzz.c, by the name of the source."""
+    folder = tmp_path_factory.mktemp("objects")
+    sources = [*(ROOT / "producers").glob("policy*.c"), ROOT / "tests/data/policy_fuzz.c"]
+    return {source.name: compile_object(source, folder) for source in sources}
+
+
+@pytest.fixture(scope="module")
+def fuzz(objects: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return link(list(objects.values()), tmp_path_factory.mktemp("fuzz") / "fuzz")
 
 
 def run(fuzz: Path, rounds: int, *codes: bytes) -> subprocess.CompletedProcess[str]:
@@ -90,7 +88,11 @@ def test_whatever_the_bytes_of_an_observation_are_no_other_memory_is_touched(fuz
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=list(FAULTS))
-def test_a_missing_check_is_found(tmp_path, fault):
-    done = run(build(tmp_path, fault), ROUNDS, expander().encode())
+def test_a_missing_check_is_found(objects, tmp_path, fault):
+    name, old, new = fault
+    source = tmp_path / name
+    source.write_text(broken((ROOT / "producers" / name).read_text(), old, new))
+    changed = {**objects, name: compile_object(source, tmp_path)}
+    done = run(link(list(changed.values()), tmp_path / "fuzz"), ROUNDS, expander().encode())
     assert done.returncode != 0
     assert "Sanitizer" in done.stderr or "runtime error" in done.stderr
