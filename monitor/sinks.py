@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import math
 import os
 import signal
 import sys
@@ -36,8 +37,8 @@ CLOSE_SECONDS = 10.0  # a server that does not answer must not hold up the end o
 class Sink(Protocol):
     """Where figures go."""
 
-    def log(self, line: Mapping[str, Any]) -> None:
-        """Passes one line of metrics.jsonl on."""
+    def log(self, number: int, line: Mapping[str, Any]) -> None:
+        """Passes one line of metrics.jsonl on, the `number`th of the run."""
 
     def close(self) -> None:
         """Once everything is passed on."""
@@ -47,9 +48,10 @@ class Sink(Protocol):
 class Position:
     """How far a sink of a run has come, kept from one process to the next."""
 
-    version: int = 0
-    """Of the last line that was passed on, as the next two."""
+    sent: int = 0
+    """Lines that were passed on."""
     steps: int = 0
+    """Of the last of them, as its time."""
     time: float = 0.0
     id: str = ""
     """What the run is called where it is sent."""
@@ -58,7 +60,7 @@ class Position:
     def load(cls, path: Path) -> Position:
         found = rundir.read_json(path) or {}
         try:
-            return cls(int(found["version"]), int(found["steps"]), float(found["time"]), str(found["id"]))
+            return cls(int(found["sent"]), int(found["steps"]), float(found["time"]), str(found["id"]))
         except (KeyError, TypeError, ValueError, OverflowError):
             return cls(id=uuid.uuid4().hex[:12])
 
@@ -79,7 +81,7 @@ class TensorBoard:
         self._writer = EventFileWriter(str(folder))
         self._steps = steps
 
-    def log(self, line: Mapping[str, Any]) -> None:
+    def log(self, number: int, line: Mapping[str, Any]) -> None:
         steps, when = int(line["steps"]), float(line["time"])
         if steps <= self._steps:  # the run went back: TensorBoard forgets what lies beyond
             start = self._session(status=self._session.START)
@@ -94,7 +96,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases, whose steps are versions: those never go back."""
+    """A run of Weights & Biases, whose own steps count lines: steps and versions of a run can go back."""
 
     def __init__(self, directory: Path, settings: config.Config, run_id: str):
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
@@ -116,8 +118,8 @@ class WeightsAndBiases:
         )  # fmt: skip
         self._run.define_metric("*", step_metric="run/steps")
 
-    def log(self, line: Mapping[str, Any]) -> None:
-        self._run.log(figures(line), step=int(line["version"]))
+    def log(self, number: int, line: Mapping[str, Any]) -> None:
+        self._run.log(figures(line), step=number)
 
     def close(self) -> None:
         self._run.finish()
@@ -149,15 +151,16 @@ def pass_on(
     last: dict[str, Any] | None = None
 
     def send(line: Mapping[str, Any]) -> None:
-        sink.log(line)
-        position.version, position.steps, position.time = line["version"], line["steps"], line["time"]
+        sink.log(position.sent, line)
+        position.sent, position.steps, position.time = position.sent + 1, line["steps"], line["time"]
         kept()
 
+    passed_on = position.time  # by an earlier process: of what is there already, and by no other clock
     while True:
         ends = over()  # asked before the lines are read, which are complete then
         for line in follower.lines():
             beat()
-            if not _usable(line) or line["version"] <= position.version:
+            if not _usable(line) or line["time"] <= passed_on:
                 continue
             last = line
             if abs(line["time"] - position.time) >= interval_seconds:
@@ -165,6 +168,7 @@ def pass_on(
                 last = None
         if ends:
             break
+        passed_on = -math.inf
         beat()
         time.sleep(POLL_SECONDS)
     if last is not None:
@@ -173,8 +177,7 @@ def pass_on(
 
 
 def _usable(line: Mapping[str, Any]) -> bool:
-    whole = all(isinstance(line.get(name), int) for name in ("version", "steps"))
-    return whole and number(line.get("time")) is not None
+    return isinstance(line.get("steps"), int) and number(line.get("time")) is not None
 
 
 def make(kind: str, directory: Path, settings: config.Config, position: Position) -> Sink:

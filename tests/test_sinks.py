@@ -22,12 +22,14 @@ def line(version, steps=None, time=None, **figures):
 
 
 class Kept:
-    """A sink that keeps what it gets; `fails_at`: a version that it does not take."""
+    """A sink that keeps what it gets; `fails_at`: a version that it does not take; `before`: lines that
+    others have got."""
 
-    def __init__(self, fails_at=None):
-        self.got, self.closed, self.fails_at = [], False, fails_at
+    def __init__(self, fails_at=None, before=0):
+        self.got, self.closed, self.fails_at, self.before = [], False, fails_at, before
 
-    def log(self, line):
+    def log(self, number, line):
+        assert number == len(self.got) + self.before
         if line["version"] == self.fails_at:
             raise OSError("no")
         self.got.append(line["version"])
@@ -68,7 +70,7 @@ def test_lines_are_passed_on_at_their_interval_and_the_last_one_always(tmp_path)
 def test_the_next_process_goes_on_behind_the_last_line_that_was_passed_on(tmp_path):
     path, position = tmp_path / "x", sinks.Position()
     write(path, [line(n) for n in range(1, 10)])
-    first, second = Kept(fails_at=6), Kept()
+    first, second = Kept(fails_at=6), Kept(before=5)
     with pytest.raises(OSError, match="no"):
         pass_on(path, first, position)
     position.save(tmp_path / "position.json")
@@ -78,19 +80,28 @@ def test_the_next_process_goes_on_behind_the_last_line_that_was_passed_on(tmp_pa
 
 def test_lines_that_are_no_update_are_left_out(tmp_path):
     path = tmp_path / "x"
-    damages = [{"version": "3"}, {"time": "x"}, {"steps": None}, {"steps": 1.5}]
+    damages = [{"time": "x"}, {"time": 10**400}, {"steps": None}, {"steps": 1.5}]
     write(path, [line(1), {"version": 2}, *(line(3) | damage for damage in damages), line(6)])
     sink = Kept()
     pass_on(path, sink, sinks.Position())
     assert sink.got == [1, 6]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": "x", "steps": 1, "time": 1, "id": "a"}',
-                                  '{"version": 1e999, "steps": 1, "time": 1, "id": "a"}'])  # fmt: skip
+def test_versions_that_a_resumed_run_makes_again_are_passed_on(tmp_path):
+    path, position, first, second = tmp_path / "x", sinks.Position(), Kept(), Kept(before=9)
+    write(path, [line(n) for n in range(1, 10)])
+    pass_on(path, first, position)
+    write(path, [line(n, time=100 + n) for n in range(5, 12)])
+    pass_on(path, second, position)
+    assert second.got == list(range(5, 12))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"sent": "x", "steps": 1, "time": 1, "id": "a"}',
+                                  '{"sent": 1e999, "steps": 1, "time": 1, "id": "a"}'])  # fmt: skip
 def test_a_damaged_position_begins_anew(tmp_path, text):
     (tmp_path / "position.json").write_text(text)
     found = sinks.Position.load(tmp_path / "position.json")
-    assert (found.version, found.steps) == (0, 0)
+    assert (found.sent, found.steps) == (0, 0)
     assert found.id
 
 
@@ -133,7 +144,7 @@ def history(folder):
             elif record.WhichOneof("record_type") == "history":
                 items = record.history.item
                 figures = {one.key or "/".join(one.nested_key): json.loads(one.value_json) for one in items}
-                found[record.history.step.num] = figures
+                found[round(figures["run/version"])] = figures
     return settings, found
 
 
@@ -153,7 +164,8 @@ def records(data):
 
 
 def position(run, folder):
-    return (rundir.read_json(run.path / folder / sinks.POSITION) or {"version": 0})["version"]
+    """How many lines were passed on."""
+    return (rundir.read_json(run.path / folder / sinks.POSITION) or {"sent": 0})["sent"]
 
 
 def restarts(run):
@@ -178,8 +190,8 @@ def test_both_have_what_the_lines_of_a_run_say_and_nothing_that_becomes_of_them_
     run.when(lambda: position(run, "tb") > 0)
     before = run.kill("sink", 0)
     run.when(lambda: run.pid("sink", 0) not in (0, before))
-    reached = run.status()["version"]
-    run.when(lambda: position(run, "tb") > reached and position(run, "wandb") > reached)
+    reached = {folder: position(run, folder) for folder in ("tb", "wandb")}
+    run.when(lambda: all(position(run, folder) > reached[folder] + 10 for folder in reached))
     run.process.send_signal(signal.SIGINT)
     assert run.end() == 0
     assert run.summary()["state"] == "stopped"
