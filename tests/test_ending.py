@@ -79,8 +79,9 @@ class Run:
             set_process=lambda *_, **__: None, set_producers_gone=lambda: setattr(self, "gone", True),
         )  # fmt: skip
         directory = SimpleNamespace(event=lambda *_, **__: None)
+        roster = Roster(self.members, self.phases)
         self.ending = Ending(
-            settings, Roster(self.members, self.phases), self.children, self.keeper, self.evaluation, directory,
+            settings, roster, self.children, self.keeper, self.evaluation, directory,
             control=control, learner=1, tell=self.said.append, warn=self.said.append,
         )  # fmt: skip
 
