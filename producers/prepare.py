@@ -109,6 +109,9 @@ def fit(document: config.Document, machine: cores.Machine) -> Prepared:
         text = str(error) if str(error).startswith("policy.") else f"policy: {error}"
         key, _, why = text.partition(": ")
         raise document.error(key, why) from None
+    if settings.learner.burn_in and not built.state_width:
+        why = f"warms up a recurrent state, but {settings.policy.module} has none; needs 0"
+        raise document.error("learner.burn_in", why)
     try:
         placement = cores.place(machine, settings.producers.cores, int(settings.producers.count))
     except cores.NoSuchCore as error:

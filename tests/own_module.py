@@ -41,6 +41,15 @@ class Plain(nn.Module):
         return self.mean(x), self.value(x).squeeze(-1)
 
 
+class Stateless(Plain):
+    """The same for one choice."""
+
+    def __init__(self, spec, settings):
+        super().__init__(spec, settings)
+        del self.log_std
+        self.mean = nn.Linear(8, spec["heads"][0]["choices"])
+
+
 class Slanted(Attentive):
     """Gives one logit too many."""
 

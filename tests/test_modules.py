@@ -8,12 +8,13 @@ import sys
 import numpy as np
 import pytest
 import torch
-from command import ROOT
+from command import CARTPOLE, ROOT
 
 import config
 from consumers import modules, probe
 from producers import probing
 from producers.opaque import Opaque, decode, opaque
+from producers.prepare import prepare
 from producers.program import ProgramError
 
 SPEC = {"obs": {"dtype": "float32", "shape": [5]}, "heads": [{"choices": 3}], "mask": False, "statistics": []}
@@ -120,3 +121,14 @@ def test_a_module_that_ends_the_process_is_told_of(monkeypatch):
     settings = config.Policy(module="own_module:Leaving", placement="server")
     with pytest.raises(ProgramError, match=r"policy\.module: ended the process that looked at it"):
         probing.build(settings, SPEC)
+
+
+def test_a_burn_in_needs_a_module_with_a_state(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
+    (tmp_path / "run.yaml").write_text(CARTPOLE)
+    path, settings = str(tmp_path / "run.yaml"), ["learner.burn_in=3", "policy.recurrent_width=4"]
+    assert prepare(path, [*settings, "policy.module=own_module:Attentive"]).program.state_width == 4
+    with pytest.raises(config.ConfigError) as error:
+        prepare(path, [*settings, "policy.module=own_module:Stateless"])
+    (problem,) = error.value.problems
+    assert "learner.burn_in: warms up a recurrent state, but own_module:Stateless has none" in problem
