@@ -22,7 +22,7 @@ from monitor.pages import TEXT
 VIEWERS = 32
 RENEW_SECONDS = 1.0
 QUIET_SECONDS = 4.0  # the slowest speed sends a frame every second
-PACKET_BYTES = 1 << 20
+PACKET_BYTES = 1 << 21  # as many as the kernel can grant for the buffer that was asked for
 SPEEDS = (1.0, 60.0)  # steps a second, least and most
 MOST_STEPS = 1000  # at one request
 RETRY_MS = 1000  # a viewer whose exporter has died comes back so soon
@@ -114,20 +114,18 @@ class Watching:
         and `step`, a number of single steps, which also pauses. Raises Refused."""
         try:
             asked = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise Refused("needs JSON") from None
         if not isinstance(asked, dict):
             raise Refused("needs an object")
-        changes = {}
         for key, value in asked.items():
             self._check(key, value)
-            changes[key] = value
+        steps = asked.pop("step", 0)
         with self._changed:
             self._new = False
-            steps = changes.pop("step", 0)
+            self._wish |= asked
             if steps:
-                changes |= {"paused": True, "steps": self._wish["steps"] + steps}
-            self._wish |= changes
+                self._wish |= {"paused": True, "steps": self._wish["steps"] + steps}
             self._tell()
 
     def _check(self, key: str, value: Any) -> None:

@@ -188,6 +188,12 @@ def test_a_wish_that_cannot_be_is_refused_and_changes_nothing(rig, wish, needed)
     assert rig.watching._wish == before
 
 
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 4000])
+def test_what_is_no_json_is_refused(rig, body):
+    with pytest.raises(Refused, match="needs JSON"):
+        rig.watching.command(body)
+
+
 def test_no_page_of_somebody_elses_may_wish_for_anything(served):
     assert post(served, {"paused": True}, Origin="http://elsewhere.example")[0] == 403
     assert post(served, {"paused": True, "x": "y"})[0] == 400
