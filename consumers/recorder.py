@@ -38,7 +38,7 @@ from ringbuf import RECORDER_COUNTERS, Control, Plan, Ring
 FOLDER = "archive"
 BLOCK_BYTES = 1 << 20  # of a block, from which on it is written
 BLOCK_RECORDS = 4096  # likewise
-QUEUE_BLOCKS = 16
+QUEUE_BLOCKS = 16  # that wait to be written, or two slots' where that is more
 SHORTEST_SECONDS, LONGEST_SECONDS = 0.001, 0.1  # between two looks at the rings
 LOOKS = 4  # in the time that a slot is sure to stay
 PULSE_SECONDS = 0.25
@@ -89,13 +89,15 @@ class Tap:
         self.pieces = choice.pieces(plan, [cut for _, cut in cuts])
         self.cuts = [(number, frozenset(cut.agents), _offsets(plan, cut)) for number, cut in cuts]
         self.bytes = sum(self.pieces[1::2])
+        self._out: bytearray | None = None
         self.records = bytearray(plan.fields["episodes"].bytes)
         self.gap_ns, self._committed_ns = float("inf"), 0
 
     def copy(self) -> tuple[dict[str, int], memoryview] | None:
         """The next slot's facts and bytes; None: see ring.last_failure."""
-        out = bytearray(self.bytes)
+        out = self._out or bytearray(self.bytes)
         facts = self.ring.tap(self.sequence, self.pieces, out, self.records)
+        self._out = out if facts is None else None  # a look that found nothing leaves it to the next
         if facts is None:
             return None
         passed_ns = facts["commit_ns"] - self._committed_ns
@@ -141,7 +143,8 @@ class Recorder:
         self.stopping = False
         self._names, self._valid = names, names.index("valid")
         self._gathering: Gathering | None = None
-        self._queue: queue.Queue[Gathering | None] = queue.Queue(QUEUE_BLOCKS)
+        blocks_a_slot = 1 + max((tap.bytes for tap in taps), default=0) // BLOCK_BYTES
+        self._queue: queue.Queue[Gathering | None] = queue.Queue(max(QUEUE_BLOCKS, 2 * blocks_a_slot))
         self._writer = threading.Thread(target=self._write, args=(make_store,), name="writer")
         # Counters go on where the last recorder's stopped. A thread each, since two of them cannot add to
         # one.

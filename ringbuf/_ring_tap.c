@@ -42,6 +42,10 @@ static PyObject *copy(RingObject *ring, uint64_t sequence, const Py_buffer *piec
 {
     const hr_ring *r = &ring->r;
     hr_tap_facts facts;
+    hr_tapped seen = hr_ring_tap_look(r, sequence); /* first: mostly there is nothing new, and many pieces */
+    ring->last_failure = failures[seen];
+    if (seen != HR_TAP_THERE)
+        Py_RETURN_NONE;
     int64_t bytes = check_pieces(r, pieces);
     if (bytes < 0)
         return NULL;
@@ -50,18 +54,15 @@ static PyObject *copy(RingObject *ring, uint64_t sequence, const Py_buffer *piec
                      (long long)bytes, (unsigned long long)r->plan.field[HR_EPISODES].bytes);
         return NULL;
     }
-    hr_tapped seen = hr_ring_tap_look(r, sequence);
-    if (seen == HR_TAP_THERE) {
-        int whole;
-        Py_BEGIN_ALLOW_THREADS
-        whole = hr_ring_tap_copy(r, sequence, pieces->buf, (size_t)pieces->len / sizeof(hr_piece), out->buf,
-                                 records->buf, &facts);
-        Py_END_ALLOW_THREADS
-        if (!whole)
-            seen = HR_TAP_MISSED;
-    }
-    ring->last_failure = failures[seen];
-    return seen == HR_TAP_THERE ? facts_dict(&facts) : Py_NewRef(Py_None);
+    int whole;
+    Py_BEGIN_ALLOW_THREADS
+    whole = hr_ring_tap_copy(r, sequence, pieces->buf, (size_t)pieces->len / sizeof(hr_piece), out->buf, records->buf,
+                             &facts);
+    Py_END_ALLOW_THREADS
+    if (whole)
+        return facts_dict(&facts);
+    ring->last_failure = failures[HR_TAP_MISSED];
+    Py_RETURN_NONE;
 }
 
 PyObject *ring_tap(PyObject *self, PyObject *args)

@@ -192,6 +192,21 @@ def test_a_tap_that_is_overtaken_at_any_instruction_refuses_its_copy(rig, then, 
             again.close()
 
 
+@EVERY
+def test_a_tap_that_began_before_the_commit_refuses_what_it_had_copied(rig, every):
+    """The slot is WRITING, with a right start stamp; it is written and committed while the tap is stopped."""
+    run = rig(slots=2, horizon=2, worlds=2, obs_shape=(8,), grant=3)
+    raw, field = run.raw(), run.ring.plan.fields["obs"]
+    at = raw.payload(0) + field.offset
+    raw.bytes[at : at + field.bytes] = b"\7" * field.bytes
+    raw.set_word("writing", 0, owner=100)
+    with Stepper(every, run, "tap", 0) as stepper:
+        for _ in stepper.stops():
+            raw.bytes[at : at + field.bytes] = bytes(field.bytes)
+            raw.set_word("ready", 0)
+            stepper.go()
+
+
 WRITER = """
 import sys
 sys.path[:0] = sys.argv[3:]
