@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 import sys
 import threading
@@ -15,6 +16,7 @@ REQUEST_SECONDS = 10.0
 MOST_CONNECTIONS = 128
 MOST_BODY_BYTES = 4096
 POLL_SECONDS = 0.25
+OUR_SITE = ("same-origin", "none")  # none: no page has asked, but whoever sits there
 SECURITY = {
     # Nothing from anywhere else, nothing inside a page or a form of somebody else's.
     "Content-Security-Policy": (
@@ -40,6 +42,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if (route := self.pages.route("GET", self.path.partition("?")[0])) is None:
             self.answer(*self.pages.answer(self.path))
+        elif self.headers.get("Sec-Fetch-Site", "none") not in OUR_SITE:  # it would have the agent play
+            self.answer(403, TEXT, b"only from the page itself\n")
         elif self.command == "HEAD":
             self.stream_headers()
         else:
@@ -61,11 +65,18 @@ class Handler(BaseHTTPRequestHandler):
             route(self)
 
     def _from_our_page(self) -> bool:
-        """Whether no page of somebody else's has sent this: browsers say whose it is."""
+        """Whether no page of somebody else's has sent this: browsers say whose it is, and by what name they
+        know us, which may be one that somebody else has made to lead here."""
         origin, host = self.headers.get("Origin"), self.headers.get("Host", "")
+        try:
+            ours, theirs = urlsplit(f"//{host}"), urlsplit(origin or "")
+        except ValueError:
+            return False
+        if not _is_ours(ours.hostname or ""):
+            return False
         if origin is not None:
-            return urlsplit(origin).netloc == host
-        return self.headers.get("Sec-Fetch-Site", "same-origin") == "same-origin"
+            return theirs.netloc == host
+        return self.headers.get("Sec-Fetch-Site", "none") in OUR_SITE
 
     def answer(self, status: int, kind: str, body: bytes) -> None:
         """A whole answer."""
@@ -131,3 +142,12 @@ class Server(ThreadingHTTPServer):
         """A viewer that hangs up is no news; anything else is for the log."""
         if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a host's name is an address, or one that only this machine has."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return name in ("", "localhost", socket.gethostname().lower())
+    return True

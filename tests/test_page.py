@@ -225,6 +225,10 @@ def test_a_wish_is_taken_from_the_page_itself_only(machine, address):
     assert post(address, "/wish", Origin=f"http://{host}") == 200
     assert post(address, "/wish", Origin="http://evil.example") == 403
     assert post(address, "/wish", Origin="null") == 403
+    assert post(address, "/wish", Origin="http://evil.example", Host="evil.example") == 403
+    assert post(address, "/wish", Host="evil.example") == 403
+    assert post(address, "/wish", Origin="http://localhost:80", Host="localhost:80") == 200
+    assert post(address, "/wish", Host="a]b") == 403
     assert post(address, "/wish", **{"Sec-Fetch-Site": "cross-site"}) == 403
     assert post(address, "/wish", **{"Content-Type": "text/plain"}) == 403
     assert post(address, "/wish", b"x" * (server.MOST_BODY_BYTES + 1)) == 413
@@ -237,7 +241,13 @@ def test_a_wish_is_taken_from_the_page_itself_only(machine, address):
             assert b" 413 " in connection.recv(1000)
     assert post(address, "/nothing") == 404
     assert post(address, "/") == 404
-    assert taken == [b"{}", b"{}"]
+    assert taken == [b"{}"] * 3
+    for site, status in (("cross-site", 403), ("same-site", 403), ("none", 200), ("same-origin", 200)):
+        connection = http.client.HTTPConnection(*address, timeout=DEADLINE_SECONDS)
+        connection.request("HEAD", "/events", headers={"Sec-Fetch-Site": site})
+        with connection.getresponse() as answer:
+            assert answer.status == status
+        connection.close()
 
 
 def test_more_connections_than_there_is_room_for_are_turned_away(machine, address, monkeypatch):
