@@ -15,7 +15,7 @@ from monitor import rundir
 REOPEN_SECONDS = 10.0
 MOST_BYTES = 2  # times the limit: what a writer that does not open its log anew may write into the old one
 STILL_CHECKPOINTS = 5  # beside the newest `keep`: best, the one under way, a replaced one, two damaged ones
-OTHER_BYTES = 16 << 20  # configuration, manifest, status, summary, evaluation
+OTHER_BYTES = 16 << 20  # configuration, manifest, status, summary, evaluation, history of the page
 ATTEMPT_BYTES = 16 << 10  # of its file, and more for the name of each producer's ring
 RING_BYTES = 128
 ARCHIVE_BYTES = 80 << 20  # beyond its bound: a block, written before older ones go, and what lists shards
