@@ -18,7 +18,7 @@ from sims._abi import SimulatorError
 if TYPE_CHECKING:
     from sims.loader import Simulator, Value
 
-TEXT_BYTES = 1 << 16
+TEXT_BYTES, MOST_TEXT_BYTES = 1 << 16, 1 << 22  # of a picture: at first, and at most
 
 Array = npt.NDArray[Any]
 
@@ -159,8 +159,12 @@ class Worlds:
         render = self.simulator.api.render_text
         if not render:
             raise SimulatorError(f"{self.simulator.name} has no render_text")
-        text = ctypes.create_string_buffer(TEXT_BYTES)
-        self._check(render(self._world(world), text, len(text)), "render_text")
+        size, length = TEXT_BYTES, -1
+        while length < 0 and size <= MOST_TEXT_BYTES:
+            text = ctypes.create_string_buffer(size)
+            length = render(self._world(world), text, size)
+            size *= 4
+        self._check(length, "render_text")
         return text.value.decode()
 
     def render_rgb(self, world: int) -> npt.NDArray[np.uint8]:

@@ -283,6 +283,14 @@ def test_pictures_follow_the_agent_that_was_asked_for():
             worlds.follow(0, 8)
 
 
+def test_the_largest_region_can_be_seen():
+    with load("realm").create(1, {**SMALL, "view_width": 512, "view_height": 512}) as worlds:
+        worlds.reset()
+        lines = worlds.render_text(0).splitlines()
+        assert [len(line) for line in lines[1:]] == [512] * 512
+        assert worlds.render_rgb(0).shape == (4096, 4096, 3)
+
+
 @pytest.mark.parametrize("params", [{"agents": 300}, {"beasts": 260}, {"ore": 300}, {"charms": 70}])
 def test_a_map_too_small_for_what_it_shall_hold_is_refused(params):
     with pytest.raises(SimulatorError, match="shape returned"):
