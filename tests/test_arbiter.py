@@ -251,6 +251,7 @@ def test_a_killed_exporter_comes_back_on_the_same_port(start):
     stop(run)
 
 
+@pytest.mark.soak
 def test_a_run_that_has_a_result_has_no_memory_any_more(start):
     """It may be killed at once, and no further attempt would clear up."""
     run = start()

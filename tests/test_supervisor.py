@@ -147,6 +147,7 @@ def test_a_finished_run_started_again_says_so_and_fresh_keeps_it(done):
     assert (folder / "runs/toy/run.yaml").read_text() == CARTPOLE
 
 
+@pytest.mark.soak
 def test_a_lagged_run_has_exactly_the_lag_it_asks_for(start):
     run = start("mode=lagged", "staleness.exact=1", "stop.versions=5")
     assert run.end() == 0, run.said()
@@ -262,6 +263,7 @@ def test_a_second_signal_forces_the_end(start):
     assert run.summary()["state"] == "failed"
 
 
+@pytest.mark.soak
 def test_a_second_signal_forces_the_end_of_a_start_too(start):
     run = start()
     run.until(lambda status: status["processes"])
@@ -316,7 +318,7 @@ def test_a_slot_that_a_killed_producer_was_writing_is_undone(start):
     assert ringbuf.books.at_rest(ring.books()) == []
 
 
-@pytest.mark.parametrize("moment", [training, evaluating])
+@pytest.mark.parametrize("moment", [pytest.param(training, marks=pytest.mark.soak), evaluating])
 def test_the_children_of_a_killed_supervisor_die_and_the_next_start_sweeps(start, tmp_path, moment):
     run = moment(start)
     run.process.kill()
@@ -367,6 +369,7 @@ def test_a_process_that_does_not_stop_is_killed_at_the_deadline(start):
     assert run.summary()["slots"]["in_flight"] == 0
 
 
+@pytest.mark.soak
 def test_a_run_directory_that_vanishes_leaves_nothing_behind(start):
     run = start()
     run.running()
