@@ -15,6 +15,7 @@ from monitor import rundir
 from producers import cores, footprint, native, probing, program, takeover
 
 SNAPSHOT_MARGIN_BYTES = 1 << 20
+RECORDED_BYTES = 32 << 20  # of one agent in one slot: half of what a reader of archives takes for a block
 OTHER_PROCESSES = 6  # in the process table: supervisor, exporter, recorder, evaluator, two sinks
 
 
@@ -181,6 +182,10 @@ class Layout:
         except (ValueError, ringbuf.RingError) as error:
             slot = f"a slot of {settings.rollout.horizon} steps of {settings.producers.agents} agents"
             raise document.error("rollout.horizon", f"{slot} is impossible: {error}") from None
+        part = self.plans[0].payload_bytes // self.plans[0].agents
+        if settings.archive.enabled and part > RECORDED_BYTES:
+            why = f"an agent's part of a slot is {part} bytes; at most {RECORDED_BYTES} can be recorded"
+            raise document.error("archive.enabled", f"{why}: make rollout.horizon smaller")
         self._check_learners(prepared)
 
     @property

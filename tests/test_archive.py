@@ -4,6 +4,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 
 import msgpack
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from archives import ROOMY, Trajectories, all_of, block_of, gather, gathering_of, schema_of, store_of, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from test_outcomes import in_namespace, needs_mount
 
 from consumers.archive import blocks, choice, reading, shards
 from consumers.archive.blocks import Damaged
@@ -357,3 +359,62 @@ def test_a_folder_that_is_lost_is_made_again(tmp_path):
         store._retry = 0.0
     store.close()
     assert [record.sequence for path in shards.find(folder) for record in records(path)][-1] == 3
+
+
+FULL = """
+import sys
+sys.path[:0] = sys.argv[2:]
+from dataclasses import replace
+from pathlib import Path
+from archives import ROOMY, Trajectories, all_of, block_of, schema_of, store_of
+folder, told, made = Path(sys.argv[1]), [], Trajectories()
+cuts = all_of(made.plan)
+(folder / "ballast").write_bytes(bytes(50_000))
+bounds = replace(ROOMY, free_bytes=-1 << 40)  # nothing is asked beforehand
+store = store_of(folder / "archive", schema_of(made.plan, cuts), bounds, told)
+kept = []
+
+def write(times):
+    for _ in range(times):
+        slot = made.slot()
+        if store.write(block_of(made.plan, cuts, [slot])):
+            kept.append(slot[0])
+
+write(1000)
+assert store.halted and len(kept) < 1000
+(folder / "ballast").unlink()
+store._retry = 0.0
+write(20)
+assert kept[-1] == 1019
+store.close()
+from consumers.archive import reading, shards
+read = [record.sequence for path in shards.find(folder / "archive") for _, record in reading.records_of(path)]
+assert read == kept, (read, kept)
+assert [event for event, _ in told] == ["archive halted", "archive goes on"], told
+assert "no space left" in told[0][1]["message"]
+print("whole")
+"""
+
+
+@needs_mount
+def test_a_disk_that_is_really_full_takes_no_block_and_breaks_none(tmp_path):
+    prefix = in_namespace(f"mount -t tmpfs -o size=200k tmpfs {tmp_path}")
+    command = [*prefix, sys.executable, "-c", FULL, tmp_path, *sys.path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == "whole\n", done.stderr
+
+
+def test_a_shard_that_is_sealed_or_deleted_while_others_are_read_stops_nobody(tmp_path):
+    made = Trajectories(end=0.5)
+    cuts = all_of(made.plan)
+    bounds = Bounds(1, 1e9, 1 << 40, None, 0, 1e9)  # a shard a block
+    store = store_of(tmp_path, schema_of(made.plan, cuts), bounds)
+    for _ in range(4):
+        assert store.write(block_of(made.plan, cuts, [made.slot() for _ in range(3)]))
+    reader = Reader([tmp_path], strict=True)
+    assert [path.suffix for path in reader.shards] == [".zst", ".zst", ".zst", ".open"]
+    store.close()
+    reader.shards[1].unlink()
+    found = [one.sequence for one in reader.episodes()]
+    assert {0, 11} <= set(found)
+    assert not {3, 4, 5} & set(found)

@@ -5,10 +5,12 @@ import signal
 import time
 
 import pytest
-from recording import Recording
+from recording import RUN, Recording
 
+from config import ConfigError
 from consumers.archive import reading
 from consumers.archive.episodes import Reader
+from producers.prepare import Layout, prepare
 
 WHOLE = (
     "archive.enabled=true", "archive.fraction=1", "archive.free_bytes=1MB", "archive.sync_seconds=0.2",
@@ -126,6 +128,16 @@ def test_a_disk_without_room_stops_the_archive_and_nobody_else(record):
     assert [line["event"] for line in lines] == ["archive halted"]
     assert "archive.free_bytes" in lines[0]["message"]
     assert list((run.folder / "archive").glob("shard-*")) == []
+
+
+def test_what_would_fit_no_block_is_refused_before_the_start(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text(RUN)
+    with pytest.raises(
+        ConfigError, match=r"archive\.enabled: .* at most 33554432 can be recorded: make rollout"
+    ):
+        Layout(prepare(str(file), ["rollout.horizon=1e6"]))
+    Layout(prepare(str(file), ["rollout.horizon=1e6", "archive.enabled=false"]))
 
 
 def test_a_whole_run_is_recorded_to_its_end_though_its_recorder_is_killed(start):

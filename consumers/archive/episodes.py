@@ -214,6 +214,9 @@ class Reader:
     def _records(self, path: Path) -> Iterator[tuple[Schema, Record]]:
         try:
             yield from reading.records_of(path)
+        except FileNotFoundError:  # of an archive that is being written: deleted, or sealed
+            if path.suffix == ".open":
+                yield from self._records(path.with_suffix(".zst"))
         except Damaged as damage:
             if self.strict:
                 raise
