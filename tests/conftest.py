@@ -114,6 +114,7 @@ def one_thread() -> Iterator[None]:
 def nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """At the end of the session none of its segments is in shared memory and no child process is left."""
     before, folder = segments(), tmp_path_factory.getbasetemp()
+    leftovers.note_what_is_made()
     yield
     deadline = time.monotonic() + 10
     while True:

@@ -1,46 +1,43 @@
 """The tests look at what they left themselves, whoever else runs on the machine."""
 
-import os
 import subprocess
 import sys
 
 import leftovers
 import pytest
-from command import ROOT, segments
+from command import ROOT, SHM, segments
 
 MAKES = """\
-import os, sys, time
+import os, sys
 from ringbuf import segments
 run_id = os.urandom(16)
 name = segments.name(run_id, "control")
 control = segments.create_control(name, run_id, sys.argv[1])
 print(name, flush=True)
-sys.stdin.read()
-segments.unlink(name)
+if sys.argv[2] == "lives":
+    sys.stdin.read()
 """
 
 
 @pytest.fixture
-def stranger(tmp_path):
-    """Makes a segment, of a run in a directory, in a process that does not descend from this one; returns its
+def stranger():
+    """Makes a segment, of a run in a directory, in a process of its own that lives on or not; returns its
     name."""
     made = []
 
-    def make(directory):
-        link, end = os.pipe()
-        reader, writer = os.pipe()
-        code = f"exec 3<&0; {sys.executable} -c '{MAKES}' '{directory}' <&3 &"
-        subprocess.run(["sh", "-c", code], cwd=ROOT, stdin=link, stdout=writer, check=True)
-        os.close(link)
-        os.close(writer)
-        with os.fdopen(reader) as file:
-            name = file.readline().strip().removeprefix("/")
-        made.append((end, name))
-        return name
+    def make(directory, lives):
+        command = [sys.executable, "-c", MAKES, directory, lives]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        process = subprocess.Popen(command, cwd=ROOT, **pipes)
+        made.append((process, process.stdout.readline().strip().removeprefix("/")))
+        if lives == "dies":
+            process.communicate()
+        return made[-1][1]
 
     yield make
-    for end, _ in made:
-        os.close(end)
+    for process, name in made:
+        process.communicate()
+        (SHM / name).unlink()
 
 
 def test_a_ring_that_is_left_is_found(rig, tmp_path):
@@ -52,10 +49,11 @@ def test_a_ring_that_is_left_is_found(rig, tmp_path):
     assert leftovers.segments_of(tmp_path, before) == set()
 
 
+@pytest.mark.parametrize("lives", ["lives", "dies"])
 @pytest.mark.parametrize(("directory", "ours"), [("", False), ("/elsewhere/runs/a", False), ("{}/a", True)])
-def test_what_somebody_else_makes_meanwhile_is_theirs(stranger, tmp_path, directory, ours):
+def test_what_somebody_else_makes_meanwhile_is_theirs(stranger, tmp_path, directory, ours, lives):
     before = segments()
-    name = stranger(directory.format(tmp_path))
+    name = stranger(directory.format(tmp_path), lives)
     assert name in segments()
     assert (name in leftovers.segments_of(tmp_path, before)) == ours
 
