@@ -5,6 +5,7 @@ is one step there and memory is sequentially consistent; so they cannot show wha
 (test_races.py), nor that the C code does what the model does (test_step_kill.py, test_recovery.py).
 
     HEADRACE_MODEL_FIGURES=FILE   appends a line a search: model, definitions, states, seconds
+    HEADRACE_LARGEST_MODELS=1     with -m soak: searches of some ten minutes more
 """
 
 import os
@@ -18,24 +19,28 @@ import pytest
 
 MODELS = Path(__file__).parent / "model"
 SEARCH_MEGABYTES = 3500
+SMALLER_STATES = ("-DCOLLAPSE",)  # two thirds of the memory, half as long again
 FIGURES = os.environ.get("HEADRACE_MODEL_FIGURES")
+LARGEST = bool(os.environ.get("HEADRACE_LARGEST_MODELS"))
 
 POLICIES = ["", "DROP_NEWEST", "DROP_OLDEST"]
-HOLDS = [  # model, definitions: about two minutes on one core, all together
-    *(("transport", f"KILLS=2 SUPERVISOR_DEATHS=0 {policy}") for policy in POLICIES),
-    *(("transport", f"KILLS=1 SUPERVISOR_DEATHS=1 {policy}") for policy in POLICIES),
-    ("transport", "KILLS=1 SUPERVISOR_DEATHS=0 LEARNERS=2 ITEMS=2"),
+HOLDS_SMALL = [  # model, definitions
     ("delivery", "DEATHS=3 SUPERVISOR_DEATHS=1"),
     ("delivery", "DEATHS=1 SUPERVISOR_DEATHS=1 ROLLBACKS=1"),
-    ("delivery", "DEATHS=3 SUPERVISOR_DEATHS=1 K=1"),
     ("delivery", "DEATHS=0 SUPERVISOR_DEATHS=0 POISON"),
     ("delivery", "DEATHS=1 SUPERVISOR_DEATHS=1 POISON"),
-    ("credit", "N=1 VERSIONS=1 KILLS=1 FAILURES=1"),
+    ("tap", "KILLS=1 GIVEN_UP=2"),
     ("credit", "N=1 VERSIONS=2 KILLS=0"),
     ("serving", "G=1 T=1 KILLS=1 DEATHS=1 VERSIONS=0"),
     ("serving", "G=2 T=1 KILLS=0 DEATHS=1 VERSIONS=0"),
     ("serving", "G=2 T=1 KILLS=0 DEATHS=0 VERSIONS=0 REFUSALS=2"),
-    ("tap", "KILLS=1 GIVEN_UP=2"),
+]
+HOLDS = [  # more than a million states each
+    *(("transport", f"KILLS=2 SUPERVISOR_DEATHS=0 {policy}") for policy in POLICIES),
+    *(("transport", f"KILLS=1 SUPERVISOR_DEATHS=1 {policy}") for policy in POLICIES),
+    ("transport", "KILLS=1 SUPERVISOR_DEATHS=0 LEARNERS=2 ITEMS=2"),
+    ("delivery", "DEATHS=3 SUPERVISOR_DEATHS=1 K=1"),
+    ("credit", "N=1 VERSIONS=1 KILLS=1 FAILURES=1"),
 ]
 HOLDS_LARGER = [
     ("credit", "R=1 N=2 ETA=1 VERSIONS=2 KILLS=1 FAILURES=0 TORN=1"),
@@ -45,13 +50,16 @@ HOLDS_LARGER = [
     ("serving", "G=2 KILLS=0 DEATHS=1 VERSIONS=0"),
     ("serving", "G=1 KILLS=0 DEATHS=1 STOPS=1"),
     ("serving", "G=1 KILLS=0 DEATHS=1 STOPS=1 EXACT"),
-    ("serving", "R=2 G=1 T=1 KILLS=0 DEATHS=1 VERSIONS=0"),
-    ("serving", "G=1 T=1 ITEMS=2 KILLS=1 DEATHS=1"),
-    *(("transport", f"KILLS=3 SUPERVISOR_DEATHS=1 ITEMS=4 {policy}") for policy in POLICIES),
+    ("serving", "R=2 G=1 T=1 KILLS=0 DEATHS=1 VERSIONS=0 WHOLE"),
+    *(("transport", f"KILLS=2 SUPERVISOR_DEATHS=1 {policy}") for policy in POLICIES),
     ("transport", "KILLS=1 SUPERVISOR_DEATHS=0 LEARNERS=2"),
     ("delivery", "DEATHS=3 SUPERVISOR_DEATHS=1 ROLLBACKS=1 ITEMS=4"),
-    ("credit", "N=1 VERSIONS=2 KILLS=1 FAILURES=1"),
     ("credit", "N=1 VERSIONS=3 KILLS=0 ETA=1"),
+]
+HOLDS_LARGEST = [  # with HEADRACE_LARGEST_MODELS=1
+    *(("transport", f"KILLS=3 SUPERVISOR_DEATHS=1 ITEMS=4 {policy}") for policy in POLICIES),
+    ("serving", "G=1 T=1 ITEMS=2 KILLS=1 DEATHS=1"),
+    ("credit", "N=1 VERSIONS=2 KILLS=1 FAILURES=1"),
 ]
 SLEEPS = "invalid end state"
 WRONG = "assertion violated"
@@ -85,9 +93,7 @@ MUTANTS = [  # model, what is broken, the rest of the definitions, how it shows
     ("serving", "FIELDS_NOT_CHECKED", "G=1 KILLS=1 DEATHS=0", WRONG),
     *(
         ("tap", mutant, "COPIES=1", WRONG)
-        for mutant in (
-            "NO_STAMP", "NO_WORD", "NO_FIRST_LOOK", "LOOKS_TOO_EARLY", "ANY_FREE", "LATE_STAMP"
-        )
+        for mutant in ("NO_STAMP", "NO_WORD", "NO_FIRST_LOOK", "LOOKS_TOO_EARLY", "ANY_FREE", "LATE_STAMP")
     ),
 ]
 MUTANTS_LARGER = [
@@ -107,14 +113,14 @@ MUTANTS_LARGER = [
 pytestmark = pytest.mark.skipif(shutil.which("spin") is None, reason="needs spin (apt-get install spin)")
 
 
-def search(model, definitions, directory, optimize):
+def search(model, definitions, directory, *flags):
     """What the search says; with a compiler that takes its time where the search does."""
     begin = time.monotonic()
     define = [f"-D{word}" for word in definitions.split()]
     options = {"cwd": directory, "capture_output": True, "text": True, "check": False}
     made = subprocess.run(["spin", *define, "-a", MODELS / f"{model}.pml"], **options)
     assert made.returncode == 0, made.stdout
-    flags = [optimize, "-w", "-DSAFETY", "-DCOLLAPSE", f"-DMEMLIM={SEARCH_MEGABYTES}"]
+    flags = [*flags, "-w", "-DSAFETY", f"-DMEMLIM={SEARCH_MEGABYTES}"]
     subprocess.run(["gcc", *flags, "-o", "pan", "pan.c"], cwd=directory, check=True)
     found = subprocess.run(["./pan", "-m1000000", "-w22"], **options).stdout
     states = re.search(r"^ *([\d.e+]+) states, stored", found, re.MULTILINE)
@@ -126,26 +132,29 @@ def search(model, definitions, directory, optimize):
     return found
 
 
-def holds(model, definitions, directory):
-    found = search(model, definitions, directory, "-O2")
+def holds(model, definitions, directory, *flags):
+    found = search(model, definitions, directory, *flags)
     assert "errors: 0" in found, found
     for cut_short in ("max search depth too small", "Search not completed", "MEMLIM", "out of memory"):
         assert cut_short not in found, found
 
 
-@pytest.mark.parametrize(("model", "definitions"), HOLDS)
-def test_the_model_has_no_error(tmp_path, model, definitions):
-    holds(model, definitions, tmp_path)
+@pytest.mark.parametrize(
+    ("model", "definitions", "optimize"),
+    [*((*one, "-O0") for one in HOLDS_SMALL), *((*one, "-O1") for one in HOLDS)],
+)
+def test_the_model_has_no_error(tmp_path, model, definitions, optimize):
+    holds(model, definitions, tmp_path, optimize)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("model", "definitions"), HOLDS_LARGER)
+@pytest.mark.parametrize(("model", "definitions"), [*HOLDS_LARGER, *HOLDS_LARGEST * LARGEST])
 def test_the_model_has_no_error_with_larger_bounds(tmp_path, model, definitions):
-    holds(model, definitions, tmp_path)
+    holds(model, definitions, tmp_path, "-O2", *SMALLER_STATES)
 
 
-def is_found(model, mutant, definitions, shows, directory, optimize):
-    found = search(model, f"{mutant} {definitions}", directory, optimize)
+def is_found(model, mutant, definitions, shows, directory, *flags):
+    found = search(model, f"{mutant} {definitions}", directory, *flags)
     assert "errors: 1" in found, found
     assert shows in found
 
@@ -158,9 +167,10 @@ def test_the_search_finds_what_is_broken(tmp_path, model, mutant, definitions, s
 @pytest.mark.soak
 @pytest.mark.parametrize(("model", "mutant", "definitions", "shows"), MUTANTS_LARGER)
 def test_the_search_finds_what_is_broken_with_larger_bounds(tmp_path, model, mutant, definitions, shows):
-    is_found(model, mutant, definitions, shows, tmp_path, "-O2")
+    flags = ("-O2", *SMALLER_STATES) if model == "credit" else ("-O0",)
+    is_found(model, mutant, definitions, shows, tmp_path, *flags)
 
 
 def test_waiters_could_be_counted_if_nobody_died(tmp_path):
     """So it is the death that the count of waiters does not survive."""
-    holds("transport", "BELL_COUNT KILLS=0 SUPERVISOR_DEATHS=0", tmp_path)
+    holds("transport", "BELL_COUNT KILLS=0 SUPERVISOR_DEATHS=0", tmp_path, "-O0")

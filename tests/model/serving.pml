@@ -8,7 +8,10 @@
  * shared memory is a step, memory is sequentially consistent, sleepers have no time-out.
  *
  * Sizes: R, G, T, ITEMS, VERSIONS, KILLS of producers, DEATHS of servers, REFUSALS (the weights asked for are gone),
- * STOPS (0 or 1: a stop at any time; EXACT: the slot under way is finished nevertheless).
+ * STOPS (0 or 1: a stop at any time; EXACT: the slot under way is finished nevertheless). WHOLE: a question is
+ * written in one step, read in one step, and its rows are written in two, for cases that are too large otherwise; what
+ * may happen in between, between one producer and the server, is searched with R = 1. With one slot and one version
+ * the learner has nothing to do, and is left out.
  * Mutants, each of which must be found: NO_SERVER_BELL (a request rings nobody), NO_ANSWER_BELL, NO_SECOND_LOOK (of
  * the producer before it sleeps), SERVER_NO_SECOND_LOOK, QUIET_SWEEP (of a dead server), QUIET_PRODUCER_SWEEP, LIFE_NOT_COMPARED (a server
  * answers what another life of it was asked), LATE_SWEEP (it starts before it is swept for), EPOCH_NOT_COMPARED (the
@@ -65,7 +68,7 @@ byte answer[N]; /* the number, + REFUSED */
 /* The slots: what the server writes of each row, and what the producer knows that it should be */
 byte slot[R], acted_by[N * T], acted_with[N * T], state[N * T];
 byte attempt[N * T]; /* of the producer to write a slot, as the row's request had it: for assertions only */
-byte attempts, asked_attempt[N];
+byte attempts[R], asked_attempt[N];
 
 byte server_life, epoch[R]; /* the supervisor's: raised in the sweep */
 byte published;
@@ -113,10 +116,17 @@ inline sleep(b)
 
 inline ask(x, g)
 {
+#ifdef WHOLE
+    d_step {
+        asked_epoch[x] = epoch[r]; asked_version[x] = v; asked_attempt[x] = mine; asked_life[x] = l; asked_t[x] = t[g];
+        request[x] = (request[x] | 1) + 1
+    };
+#else
     request[x] = request[x] | 1; /* V0 */
     d_step { asked_epoch[x] = epoch[r]; asked_version[x] = v; asked_attempt[x] = mine };
     d_step { asked_life[x] = l; asked_t[x] = t[g] };
     request[x] = request[x] + 1; /* V1 */
+#endif
 #ifndef NO_SERVER_BELL
     notify(R) /* V3 */
 #endif
@@ -153,8 +163,8 @@ next:
             slot[r] = WRITING; /* P1 */
             l = server_life; /* V6 */
             d_step {
-                attempts++;
-                mine = attempts;
+                attempts[r]++;
+                mine = attempts[r];
                 g = 0;
                 do
                 :: g < G ->
@@ -285,7 +295,14 @@ end_waiting:
     atomic { life[r] == SPAWNED -> life[r] = LIVE }
     od;
 end_by_itself:
-    life[r] = EXITED
+    atomic {
+        life[r] = EXITED; last = 0; v = 0; mine = 0; l = 0; left = 0; refused = 0;
+        g = 0;
+        do
+        :: g < G -> t[g] = 0; known[g] = 0; g++
+        :: else -> g = 0; break
+        od
+    }
 }
 
 #define NEW(x) ((request[x] & 1) == 0 && request[x] != (answer[x] & 127))
@@ -313,6 +330,18 @@ proctype Server()
 #endif
             do
             :: x < N ->
+#ifdef WHOLE
+                d_step {
+                    number[x] = request[x]; /* V1 */
+                    if
+                    :: NEW(x) && MINE(x) ->
+                        any = 1;
+                        is_epoch[x] = asked_epoch[x]; is_version[x] = asked_version[x];
+                        is_attempt[x] = asked_attempt[x]; is_t[x] = asked_t[x]
+                    :: else -> number[x] = 1
+                    fi
+                };
+#else
                 number[x] = request[x]; /* V1 */
                 if
                 :: (number[x] & 1) == 0 && number[x] != (answer[x] & 127) ->
@@ -335,6 +364,7 @@ proctype Server()
                     fi
                 :: else -> number[x] = 1
                 fi;
+#endif
                 x++
             :: else -> x = 0; break
             od;
@@ -374,10 +404,18 @@ proctype Server()
                     d_step {
                         acted_by[ROW(x, is_t[x])] = own;
                         acted_with[ROW(x, is_t[x])] = have;
-                        attempt[ROW(x, is_t[x])] = is_attempt[x]
+                        attempt[ROW(x, is_t[x])] = is_attempt[x];
+#ifdef WHOLE
+                    };
+                    d_step {
+                        state[ROW(x, is_t[x])] = steps[x];
+                        steps[x] = steps[x] + 1
+                    };
+#else
                     };
                     state[ROW(x, is_t[x])] = steps[x];
                     steps[x] = steps[x] + 1;
+#endif
 #ifndef ANSWER_FIRST
                     answer[x] = number[x] /* V2 */
 #endif
@@ -414,6 +452,10 @@ end_by_itself:
     life[R] = EXITED
 }
 
+#if ITEMS > 1 || VERSIONS > 0
+#define LEARNER
+#endif
+#ifdef LEARNER
 proctype Learner()
 {
     byte r;
@@ -426,6 +468,8 @@ end:
 #endif
     od
 }
+
+#endif
 
 inline sweep_server()
 {
@@ -508,7 +552,9 @@ init
         :: else -> r = 0; break
         od;
         run Server();
+#ifdef LEARNER
         run Learner();
+#endif
         run Supervisor();
         run Killer()
     }
