@@ -57,7 +57,7 @@ def largest_excess(program, seed):
     return excess
 
 
-@settings(deadline=None, max_examples=25, derandomize=True)
+@settings(deadline=None, max_examples=12, derandomize=True)
 @given(
     programs()
     | programs(recurrent=True)

@@ -288,6 +288,7 @@ def test_a_run_is_watched_through_the_deaths_of_evaluator_and_exporter(start):
     assert run.summary()["state"] == "stopped"
 
 
+@pytest.mark.soak
 def test_a_final_evaluation_is_no_evaluator_that_is_watched(start):
     run = start("watch.enabled=true", "stop.versions=3", "evaluate.episodes=8")
     assert run.end() == 0, run.said()

@@ -8,7 +8,7 @@ const SPEEDS = [1, 2, 5, 10, 15, 30, 60];
 const RETRY_MS = 3000;
 const MINE_MS = 1500;  // so long a control shows what was chosen here, whatever the last frame says
 const LETTER_WIDTH = 0.61;  // of a monospaced font, in parts of its size
-const LABEL_MS = 2000;  // between two descriptions of the picture, which a screen reader may read
+const LABEL_MS = 2000;  // between two descriptions of a picture that moves, which a screen reader may read
 
 const section = document.getElementById("watch");
 const parts = {};
@@ -197,7 +197,7 @@ async function draw(message) {
     canvas.height = picture.height;
   }
   canvas.getContext("2d").drawImage(picture, 0, 0);
-  if (performance.now() - labelled < LABEL_MS) return;
+  if (!message.wish.paused && performance.now() - labelled < LABEL_MS) return;
   labelled = performance.now();
   canvas.setAttribute("aria-label",
     `World ${message.world}${message.agents > 1 ? `, around agent ${message.agent}` : ""}, step ${message.step}`);
