@@ -13,10 +13,11 @@
  * may happen in between, between one producer and the server, is searched with R = 1. With one slot and one version
  * the learner has nothing to do, and is left out.
  * Mutants, each of which must be found: NO_SERVER_BELL (a request rings nobody), NO_ANSWER_BELL, NO_SECOND_LOOK (of
- * the producer before it sleeps), SERVER_NO_SECOND_LOOK, QUIET_SWEEP (of a dead server), QUIET_PRODUCER_SWEEP, LIFE_NOT_COMPARED (a server
- * answers what another life of it was asked), LATE_SWEEP (it starts before it is swept for), EPOCH_NOT_COMPARED (the
- * state of a dead producer's agents goes on), ANSWER_FIRST (stored before the rows), OLD_WEIGHTS, FIELDS_NOT_CHECKED
- * (whether they changed while they were read), NOT_AWAITED (a slot is given up while a request is out). */
+ * the producer before it sleeps), SERVER_NO_SECOND_LOOK, QUIET_SWEEP (of a dead server), HALF_SWEEP (which rings the
+ * first producer alone), QUIET_PRODUCER_SWEEP, LIFE_NOT_COMPARED (a server answers what another life of it was
+ * asked), LATE_SWEEP (it starts before it is swept for), EPOCH_NOT_COMPARED (the state of a dead producer's agents
+ * goes on), ANSWER_FIRST (stored before the rows), OLD_WEIGHTS, FIELDS_NOT_CHECKED (whether they changed while they
+ * were read), NOT_AWAITED (a slot is given up while a request is out). */
 
 #ifndef R
 #define R 1
@@ -471,13 +472,19 @@ end:
 
 #endif
 
+#ifdef HALF_SWEEP
+#define RUNG_BY_SWEEP 1
+#else
+#define RUNG_BY_SWEEP R
+#endif
+
 inline sweep_server()
 {
     server_life++; /* V6 */
 #ifndef QUIET_SWEEP
     r = 0;
     do
-    :: r < R -> ring(r); r++
+    :: r < RUNG_BY_SWEEP -> ring(r); r++
     :: else -> r = 0; break
     od
 #endif
