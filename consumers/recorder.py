@@ -145,7 +145,7 @@ class Recorder:
         self._gathering: Gathering | None = None
         blocks_a_slot = 1 + max((tap.bytes for tap in taps), default=0) // BLOCK_BYTES
         self._queue: queue.Queue[Gathering | None] = queue.Queue(max(QUEUE_BLOCKS, 2 * blocks_a_slot))
-        self._writer = threading.Thread(target=self._write, args=(make_store,), name="writer")
+        self._writer = threading.Thread(target=self._write, args=(make_store,), name="writer", daemon=True)
         # Counters go on where the last recorder's stopped. A thread each, since two of them cannot add to
         # one.
         self._count = control.counters(control.self_index) | dict.fromkeys(SET, 0)

@@ -53,7 +53,7 @@ class Trajectories:
                     continue
                 action, reward = self.random.randrange(3), float(self.random.randrange(5))
                 slot["valid"][t, row], slot["action"][t, row, 0], slot["reward"][t, row] = 1, action, reward
-                slot["version"][t] = self.sequence
+                slot["version"][t] = self.sequence * 10 + np.arange(plan.groups)
                 if not self.under_way[row]:
                     self.first[row] = self.sequence
                 self.under_way[row].append((self.now[row], action, reward))

@@ -96,38 +96,34 @@ class Assembler:
     def take(self, schema: Schema, record: Record, only: set[Key] | None = None) -> Iterator[Episode]:
         """The episodes that end in it. `only`: those under way of these agents and no more, each of which is
         taken out of the set once its fate is known."""
-        cut = schema.cuts[record.cut]
+        cut, slot = schema.cuts[record.cut], _Slot(schema, record)
         for column, row in enumerate(cut.agents):
             key = schema.run_id, cut.ring, row
-            if only is None or key in only:
-                yield from self._take(schema, record, column, row, key, only)
+            if only is None:
+                yield from self._take(slot, column, row, self._follow(key, record))
+            elif key in only:
+                one = self._follow(key, record)
+                if one.parts:
+                    yield from self._take(slot, column, row, one, 1)
+                if not one.parts:  # it has ended, or there is a hole in it
+                    only.discard(key)
 
     def _take(
-        self, schema: Schema, record: Record, column: int, row: int, key: Key, only: set[Key] | None
+        self, slot: _Slot, column: int, row: int, one: _Open, most: int | None = None
     ) -> Iterator[Episode]:
-        steps = _steps(schema, record, column, row)
-        valid = record.columns["valid"][:, column] != 0
-        terminated = (record.columns["terminated"][:, column] != 0) & valid
-        ends = np.flatnonzero(terminated | ((record.columns["truncated"][:, column] != 0) & valid))
-        told = record.episodes[record.episodes["agent"] == row]
-        one = self._follow(key, record)
-        if only is not None and not one.parts:  # what it waits for has a hole
-            only.discard(key)
-            return
-        begin = 0
-        for number, end in enumerate(map(int, ends)):
-            self._add(one, steps, valid, begin, end + 1)
+        """`most`: of the ends in the slot."""
+        begin, ends, told = 0, slot.ends[column], slot.told.get(row, [])
+        for number, end in enumerate(ends[:most]):
+            self._add(one, slot, column, begin, end + 1)
             begin = end + 1
-            if len(told) == len(ends) and one.steps == told[number]["length"]:
-                final = None if terminated[end] else record.columns["obs"][end + 1, column].copy()
-                yield _episode(schema, record, row, one, told[number], bool(terminated[end]), final)
-            else:
-                self.broken += 1
+            whole = len(told) == len(ends) and one.steps == told[number]["length"]
+            episode = slot.episode(column, row, end, one.parts, told[number]) if whole else None
+            self.broken += not whole
             self._drop(one)
-            if only is not None:
-                only.discard(key)
-                return
-        self._add(one, steps, valid, begin, len(valid))
+            if episode is not None:
+                yield episode
+        if most is None or not ends:
+            self._add(one, slot, column, begin, slot.horizon)
         if self._bytes > self._most:
             self._drop(max(self._open.values(), key=lambda other: other.bytes))
 
@@ -140,12 +136,11 @@ class Assembler:
         one.epoch, one.next_sequence = record.epoch, record.sequence + 1
         return one
 
-    def _add(self, one: _Open, steps: dict[str, NDArray], valid: NDArray, begin: int, end: int) -> None:
-        chosen = np.flatnonzero(valid[begin:end]) + begin
-        if len(chosen):
-            part = {name: values[chosen] for name, values in steps.items()}  # a copy: the block may go
+    def _add(self, one: _Open, slot: _Slot, column: int, begin: int, end: int) -> None:
+        part, steps = slot.steps(column, begin, end)
+        if steps:
             one.parts.append(part)
-            one.steps += len(chosen)
+            one.steps += steps
             size = sum(values.nbytes for values in part.values())
             one.bytes += size
             self._bytes += size
@@ -155,32 +150,54 @@ class Assembler:
         one.clear()
 
 
-def _steps(schema: Schema, record: Record, column: int, row: int) -> dict[str, NDArray]:
-    """What is kept of each step of one agent, [T, ...]."""
-    group = row // (schema.agents // schema.groups)
-    found = {name: record.columns[name][:, column] for name in STEPWISE if name in record.columns}
-    found["obs"] = found["obs"][:-1]
-    return found | {"version": record.columns["version"][:, group]}
+class _Slot:
+    """One record, looked through for all its agents at once."""
 
+    def __init__(self, schema: Schema, record: Record):
+        self._schema, self._record = schema, record
+        columns = record.columns
+        self._columns = {name: columns[name] for name in STEPWISE if name in columns} | {
+            "obs": columns["obs"][:-1]
+        }
+        self._valid = columns["valid"] != 0
+        self._terminated = columns["terminated"] != 0
+        self.horizon = len(self._valid)
+        self.ends: list[list[int]] = [[] for _ in range(self._valid.shape[1])]
+        """Of each agent, the steps that end an episode."""
+        over = (self._terminated | (columns["truncated"] != 0)) & self._valid
+        for step, column in zip(*np.nonzero(over), strict=True):
+            self.ends[column].append(int(step))
+        self.told: dict[int, list[np.void]] = {}
+        """The records of finished episodes, in order, by agent."""
+        for told in record.episodes:
+            self.told.setdefault(int(told["agent"]), []).append(told)
+        self._group_agents = schema.agents // schema.groups
 
-def _episode(
-    schema: Schema,
-    record: Record,
-    row: int,
-    one: _Open,
-    told: np.void,
-    terminated: bool,
-    final: NDArray | None,
-) -> Episode:
-    steps: dict[str, Any] = {
-        name: np.concatenate([part[name] for part in one.parts]) for name in one.parts[0]
-    }
-    ring = schema.cuts[record.cut].ring
-    return Episode(
-        **{"mask": None, **steps}, final_obs=final, terminated=terminated, ret=float(told["ret"]),
-        statistics=told["statistics"].copy(), ring=ring, agent=ring * schema.agents + row,
-        sequence=record.sequence, ended_unix_ns=record.commit_unix_ns, schema=schema,
-    )  # fmt: skip
+    def steps(self, column: int, begin: int, end: int) -> tuple[dict[str, NDArray], int]:
+        """Copies of an agent's valid steps in a range, since the block may go; and their number."""
+        valid = self._valid[begin:end, column]
+        count = int(np.count_nonzero(valid))
+        if count == 0:
+            return {}, 0
+        chosen: Any = slice(begin, end) if count == end - begin else np.flatnonzero(valid) + begin
+        group = self._schema.cuts[self._record.cut].agents[column] // self._group_agents
+        found = {name: values[chosen, column].copy() for name, values in self._columns.items()}
+        return found | {"version": self._record.columns["version"][chosen, group].copy()}, count
+
+    def episode(
+        self, column: int, row: int, end: int, parts: list[dict[str, NDArray]], told: np.void
+    ) -> Episode:
+        """That ended at step `end`."""
+        steps: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        schema, record = self._schema, self._record
+        terminated = bool(self._terminated[end, column])
+        final = None if terminated else record.columns["obs"][end + 1, column].copy()
+        ring = schema.cuts[record.cut].ring
+        return Episode(
+            **{"mask": None, **steps}, final_obs=final, terminated=terminated, ret=float(told["ret"]),
+            statistics=told["statistics"].copy(), ring=ring, agent=ring * schema.agents + row,
+            sequence=record.sequence, ended_unix_ns=record.commit_unix_ns, schema=schema,
+        )  # fmt: skip
 
 
 class Reader:
