@@ -89,7 +89,7 @@ def test_wrong_usage(folder, arguments, message):
         ),
         ("ring.slots=5e9", r"ring.slots: found 5000000000.0; needs a whole number .*65536 or less"),
         ("run.seed=18446744073709551616", r"run.seed: found 18446744073709551616; needs a whole number"),
-        ("producers.count=999", r"producers.count: found 999; needs 507 or fewer"),
+        ("producers.count=999", r"producers.count: found 999; needs 505 or fewer"),
         ("policy.recurrent=gru", r"policy.recurrent: found gru \(a text\); needs none, lstm or mingru"),
         ("policy.module=nowhere.to_be:Found", r"policy.module: .*No module named 'nowhere'"),
     ],
