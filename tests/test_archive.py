@@ -199,11 +199,11 @@ def _decompressed(frame):
 
 
 def test_a_shard_cut_short_at_any_byte_gives_every_whole_block_and_an_error(tmp_path):
-    shard, _ = write(tmp_path, slots=4, blocks=4, agents=2)
+    shard, _ = write(tmp_path, slots=3, blocks=3, agents=1)
     data, cut = shard.read_bytes(), tmp_path / "shard-000007.zst"
     ends = [offset for offset, _ in reading.blocks_of(shard)][1:]
     whole = [record.sequence for record in records(shard)]
-    index = len(data) - 9 - 8 * 10 - 8
+    index = len(data) - 9 - 8 * 8 - 8
     for size in range(len(data)):
         cut.write_bytes(data[:size])
         got = []
@@ -215,8 +215,9 @@ def test_a_shard_cut_short_at_any_byte_gives_every_whole_block_and_an_error(tmp_
         assert damaged.value.offset <= size
 
 
+@pytest.mark.parametrize("every", [11, pytest.param(1, marks=pytest.mark.soak)])
 def test_a_shard_that_was_being_written_goes_on_behind_its_last_whole_block_wherever_it_was_cut(
-    tmp_path, monkeypatch
+    tmp_path, monkeypatch, every
 ):
     monkeypatch.setattr(os, "fsync", lambda fd: None)  # two thousand times
     shard, made = write(tmp_path / "whole", slots=4, blocks=2, agents=2)
@@ -225,7 +226,8 @@ def test_a_shard_that_was_being_written_goes_on_behind_its_last_whole_block_wher
     starts = [offset for offset, _ in reading.blocks_of(shard)]
     index = len(data) - 9 - 8 * 6 - 8
     more = block_of(made.plan, cuts, [made.slot()])
-    for size in range(index + 1):
+    borders = {size + near for size in [*starts, index] for near in (-1, 0, 1) if 0 <= size + near <= index}
+    for size in sorted({*range(0, index + 1, every), *borders}):
         folder = tmp_path / "cut"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()

@@ -58,7 +58,7 @@ def block(raw, meta, /, *, kind=blocks.DATA, count=1, level=1, **lies):
 
 
 @given(st.integers(0, 2**32), st.integers(1, 6))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_bytes_changed_at_random_are_found(good, tmp_path_factory, seed, changes):
     data, _ = good
     draw, made = random.Random(seed), bytearray(data)
@@ -99,7 +99,7 @@ VALUES = st.recursive(
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_maps_that_say_anything_at_all_with_a_right_crc_are_read_or_refused(good, tmp_path_factory, data):
     """The schema, or what stands about some records: one value is another one, or gone."""
     _, found = good
