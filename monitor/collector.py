@@ -19,7 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 import config
-from monitor import procfs, rundir
+from monitor import procfs, report, rundir
 from monitor.metrics import METRICS, PREFIX
 from monitor.status import Table
 from monitor.totals import Totals
@@ -201,7 +201,7 @@ class RunCollector(Collector):
         facts = self.facts
         self._add("build_info", 1, *(facts.build[label] for label in METRICS["build_info"].labels))
         self._add("run_info", 1, facts.run_id, facts.config_sha256)
-        status = rundir.read_json(facts.directory / rundir.STATUS) or {}
+        status = report.read(facts.directory)
         state = status.get("state", "starting")
         for name in RUN_STATES:
             self._add("run_state", name == state, name)

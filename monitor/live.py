@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from monitor import history, rundir
+from monitor import history, report, rundir
 from monitor.alarms import Alarm, Context, Watchman
 from monitor.eventlog import EventLog
 from monitor.points import SERIES, point
@@ -64,7 +64,7 @@ class Live:
             self._reread_settings()
         except OSError:  # the run directory is gone, and the run as good as over
             return
-        self.status = rundir.read_json(self._directory / rundir.STATUS) or self.status
+        self.status = report.read(self._directory) or self.status
         self._events.look()
         processes = self._processes(reading)
         readings = self._readings

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
-from monitor import rundir
+from monitor import report, rundir
 from monitor.collector import RunCollector
 from monitor.live import SPANS, Live
 
@@ -108,9 +108,10 @@ class Pages:
 
     def _page(self) -> Answer:
         """The live page, with the figures of this moment for whoever runs no scripts."""
-        status = rundir.read_json(self.directory / rundir.STATUS) or {"state": "starting"}
+        status = report.read(self.directory) or {"state": "starting"}
         alarms = [(f"alarm, {one.severity}", f"{one.kind}: {one.text}") for one in self.live.alarms]
-        return 200, HTML, self._index.replace(FIGURES, rows(alarms + flatten(status))).encode()
+        page = self._index.replace(FIGURES, rows(alarms + flatten(status)))
+        return 200, HTML, page.encode(errors="replace")
 
     def _history(self, query: str) -> Answer:
         asked = parse_qs(query).get("seconds", [str(SPANS[0])])[-1]
@@ -143,7 +144,7 @@ def flatten(value: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     for key, item in value.items():
         if isinstance(item, dict):
             found += flatten(item, f"{prefix}{key}.")
-        elif isinstance(item, list) and item and isinstance(item[0], dict):
+        elif isinstance(item, list) and item and all(isinstance(entry, dict) for entry in item):
             found += [(f"{prefix}{key}", ", ".join(f"{k} {v}" for k, v in entry.items())) for entry in item]
         else:
             found.append((prefix + key, item if isinstance(item, str) else json.dumps(item)))
