@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import socket
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
 from monitor.pages import TEXT, Pages
 
-REQUEST_SECONDS = 10.0
+REQUEST_SECONDS = 10.0  # to send a whole request; to take each part of an answer
 MOST_CONNECTIONS = 128
 MOST_BODY_BYTES = 4096
 POLL_SECONDS = 0.25
@@ -36,6 +38,7 @@ class Handler(BaseHTTPRequestHandler):
     server_version = "headrace"
     sys_version = ""
     pages: Pages
+    server: Server
     body = b""
     """Of a POST."""
 
@@ -58,7 +61,7 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(404, TEXT, b"no such page\n")
         elif not self._from_our_page() or self.headers.get_content_type() != "application/json":
             self.answer(403, TEXT, b"only from the page itself\n")
-        elif not length.isascii() or not length.isdecimal() or int(length[:9]) > MOST_BODY_BYTES:
+        elif not _is_short(length):
             self.answer(413, TEXT, b"too long\n")
         else:
             self.body = self.rfile.read(int(length))
@@ -89,6 +92,7 @@ class Handler(BaseHTTPRequestHandler):
         self._begin(200, "text/event-stream", {})
 
     def _begin(self, status: int, kind: str, more: dict[str, str]) -> None:
+        self.server.asked(self.connection)
         self.send_response(status)
         for name, value in ({"Content-Type": kind} | more | SECURITY).items():
             self.send_header(name, value)
@@ -108,6 +112,7 @@ class Server(ThreadingHTTPServer):
         self._control = pages.collector.control
         self._turns = 0
         self._room = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self._asking: dict[socket.socket, float] = {}  # since when, on the monotonic clock
         address = listening.getsockname()
         handler = type("Handler", (Handler,), {"pages": pages})
         super().__init__(address[:2], handler, bind_and_activate=False)
@@ -120,28 +125,52 @@ class Server(ThreadingHTTPServer):
         self._turns += 1
         self._control.pulse("step", self._turns)
         self._pages.tick()
+        self._hurry()
+
+    def asked(self, request: socket.socket) -> None:
+        """That what it wants is read."""
+        self._asking.pop(request, None)
+
+    def _hurry(self) -> None:
+        """Hangs up on those who send a request byte by byte, which no time-out of a read ends: enough of them
+        would leave no room for anybody."""
+        now = time.monotonic()
+        for request, since in list(self._asking.items()):
+            if now - since > REQUEST_SECONDS:
+                with contextlib.suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """In a thread of its own; more than there is room for are turned away at once."""
         if not self._room.acquire(blocking=False):
             self.shutdown_request(request)
             return
+        self._asking[request] = time.monotonic()
         try:
             super().process_request(request, client_address)
         except BaseException:
-            self._room.release()
+            self._leave(request)
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._room.release()
+            self._leave(request)
+
+    def _leave(self, request: Any) -> None:
+        self.asked(request)
+        self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A viewer that hangs up is no news; anything else is for the log."""
         if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
+
+
+def _is_short(length: str) -> bool:
+    """Whether a body's length is a number, and one that is read."""
+    return length.isascii() and length.isdecimal() and len(length) < 10 and int(length) <= MOST_BODY_BYTES
 
 
 def _is_ours(name: str) -> bool:

@@ -232,7 +232,7 @@ def test_a_wish_is_taken_from_the_page_itself_only(machine, address):
     assert post(address, "/wish", **{"Sec-Fetch-Site": "cross-site"}) == 403
     assert post(address, "/wish", **{"Content-Type": "text/plain"}) == 403
     assert post(address, "/wish", b"x" * (server.MOST_BODY_BYTES + 1)) == 413
-    for length in ("-1", "1e3", "", "٣"):
+    for length in ("-1", "1e3", "", "٣", "0" * 9 + "9" * 9):
         with socket.create_connection(address, DEADLINE_SECONDS) as connection:
             head = (
                 f"POST /wish HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
@@ -263,6 +263,38 @@ def test_more_connections_than_there_is_room_for_are_turned_away(machine, addres
         with contextlib.suppress(OSError, http.client.HTTPException):
             if get(address, "/healthz")[0] == 200:
                 break
+
+
+def test_a_request_that_comes_byte_by_byte_is_given_up(machine, address, monkeypatch):
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.3)
+    with socket.create_connection(address, DEADLINE_SECONDS) as slow, viewer(address) as answer:
+        slow.sendall(b"GET /healthz HTTP/1.0\r\n")
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() < deadline:
+                slow.sendall(b"x: y\r\n")
+                time.sleep(0.02)
+        assert time.monotonic() < deadline, "it is listened to for ever"
+        message(answer)  # whoever has asked stays
+
+
+DAMAGED = (
+    "", "[]", "{", "[" * 100_000, '{"processes": 5}', '{"processes": [1]}', '{"processes": null}',
+    '{"processes": [{"role": [], "index": 0}]}', '{"updated_unix": "x"}', '{"run_dir": 5}',
+    '{"run_dir": {"bytes": "x"}}', '{"steps": "x"}', '{"steps": NaN}', '{"state": {}}', '{"message": [5]}',
+    '{"name": "\\ud800"}', '{"notes": [{"b": 1}, 2]}',
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", DAMAGED)
+def test_a_damaged_report_stops_nobody_who_looks(machine, address, text):
+    (machine.directory / rundir.STATUS).write_text(text)
+    machine.live.look()
+    for path in ("/", "/metrics", "/status.json", "/history.json?seconds=300"):
+        assert get(address, path)[0] == 200
+    assert machine.collector.errors == 0
+    with viewer(address) as answer:
+        assert "NaN" not in json.dumps(message(answer))
 
 
 def test_a_look_is_due_once_a_second_however_often_it_is_asked_for(machine, monkeypatch):
