@@ -87,6 +87,7 @@ def figures(name: str, ring: Ring, sequence: int, rounds: int) -> Figures:
     observations = {level: columns_ratio(tap, "obs", level) for level in LEVELS}
     seconds, raw = cpu_seconds(lambda: decode(written[1][1]))
     tap.sequence = sequence + ring.slots * 1000  # not there for a long time
+    tap.copy()  # makes room for what is to come, which the next looks find
     looked, _ = cpu_seconds(lambda: [tap.copy() for _ in range(LOOKS)])
     return Figures(
         run=name,
