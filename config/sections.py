@@ -505,7 +505,7 @@ class Watch(Section):
     enabled: bool | Auto = "auto"
     """Whether a process stands by to play the newest policy for whoever watches; `auto`: where the simulator
     draws text or pictures."""
-    worlds: Positive = 8
+    worlds: Annotated[int, Ge(1), Le(1000), BeforeValidator(whole)] = 8
     """Worlds to choose from, with seeds that training never uses."""
 
 

@@ -255,6 +255,7 @@ def test_an_override_may_reach_into_a_schedule(read):
         ("=3", "needs the form section.key=value"),
         ("learner..epochs=3", "needs the form section.key=value"),
         ("learner.epochs=many", "learner.epochs: found many (a text); needs a whole number (1 or more)"),
+        ("watch.worlds=1e99", "watch.worlds: found 1e+99; needs a whole number (1 or more and 1000 or less)"),
         ("learner.epoch=3", "learner.epoch: unknown key; did you mean learner.epochs?"),
         ("mode.kind=3", "mode is not a section but sync (a text)"),
         ("learner.epochs=[", "not readable as YAML: "),
