@@ -30,6 +30,7 @@ from monitor.lines import Follower, number
 FOLDERS = {"tensorboard": "tb", "wandb": "wandb"}
 POSITION = "position.json"
 POLL_SECONDS = 0.5
+MOST_STEPS = 2**63 - 1  # TensorBoard counts them in 64 bits
 INIT_SECONDS = 40.0  # less than makes a process count as hung
 CLOSE_SECONDS = 10.0  # a server that does not answer must not hold up the end of a run
 
@@ -60,7 +61,10 @@ class Position:
     def load(cls, path: Path) -> Position:
         found = rundir.read_json(path) or {}
         try:
-            return cls(int(found["sent"]), int(found["steps"]), float(found["time"]), str(found["id"]))
+            known = cls(int(found["sent"]), int(found["steps"]), float(found["time"]), str(found["id"]))
+            if not math.isfinite(known.time):
+                raise ValueError(known.time)
+            return known
         except (KeyError, TypeError, ValueError, OverflowError):
             return cls(id=uuid.uuid4().hex[:12])
 
@@ -177,7 +181,9 @@ def pass_on(
 
 
 def _usable(line: Mapping[str, Any]) -> bool:
-    return isinstance(line.get("steps"), int) and number(line.get("time")) is not None
+    """Whether it has a place in time. A step that no sink can hold would end every process that met it."""
+    steps = line.get("steps")
+    return isinstance(steps, int) and 0 <= steps <= MOST_STEPS and number(line.get("time")) is not None
 
 
 def make(kind: str, directory: Path, settings: config.Config, position: Position) -> Sink:

@@ -80,7 +80,7 @@ def test_the_next_process_goes_on_behind_the_last_line_that_was_passed_on(tmp_pa
 
 def test_lines_that_are_no_update_are_left_out(tmp_path):
     path = tmp_path / "x"
-    damages = [{"time": "x"}, {"time": 10**400}, {"steps": None}, {"steps": 1.5}]
+    damages = [{"time": "x"}, {"time": 10**400}, {"steps": None}, {"steps": 1.5}, {"steps": -1}, {"steps": 2**63}]
     write(path, [line(1), {"version": 2}, *(line(3) | damage for damage in damages), line(6)])
     sink = Kept()
     pass_on(path, sink, sinks.Position())
@@ -97,7 +97,8 @@ def test_versions_that_a_resumed_run_makes_again_are_passed_on(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"sent": "x", "steps": 1, "time": 1, "id": "a"}',
-                                  '{"sent": 1e999, "steps": 1, "time": 1, "id": "a"}'])  # fmt: skip
+                                  '{"sent": 1e999, "steps": 1, "time": 1, "id": "a"}',
+                                  '{"sent": 1, "steps": 1, "time": NaN, "id": "a"}'])  # fmt: skip
 def test_a_damaged_position_begins_anew(tmp_path, text):
     (tmp_path / "position.json").write_text(text)
     found = sinks.Position.load(tmp_path / "position.json")
