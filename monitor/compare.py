@@ -65,11 +65,13 @@ def main(arguments: Sequence[str]) -> int:
                         "instead of a selection")  # fmt: skip
     parser.add_argument("--each", action="store_true", help="a curve for every run, seeds too")
     options = parser.parse_args(arguments)
-    if options.output.is_dir():
-        parser.error(f"--output {options.output}: is a directory; needs a file")
+    if options.output.exists() and not options.output.is_file():  # which it would take the place of
+        what = "is a directory" if options.output.is_dir() else "is no plain file"
+        parser.error(f"--output {options.output}: {what}; needs a file")
     figures = None if options.figures is None else [one.strip() for one in options.figures.split(",")]
     try:
         text = compare(options.runs, figures, each=options.each)
+        text = text.encode(errors="replace").decode()  # names of directories may be no text
         rundir.write_text(options.output, text)
     except Unusable as error:
         print(f"compare: {error}", file=sys.stderr)

@@ -307,7 +307,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """The object in a file; None where there is none that can be read."""
     try:
         value = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

@@ -1,6 +1,7 @@
 """Runs compared: what stands in the page is what the runs did, and whatever is wrong with them is said."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -414,6 +415,28 @@ def test_a_directory_is_no_place_for_the_page(tmp_path, capsys):
         compare.main([str(path), "--output", str(path)])
     assert caught.value.code == 2
     assert "is a directory; needs a file" in capsys.readouterr().err
+
+
+def test_what_is_no_plain_file_stays_where_it_is(tmp_path):
+    """As root one could lose /dev/null."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(SystemExit) as caught:
+        compare.main([str(make(tmp_path / "a")), "--output", str(pipe)])
+    assert caught.value.code == 2
+    assert pipe.is_fifo()
+
+
+def test_a_directory_whose_name_is_no_text_is_read(tmp_path):
+    run = make(Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")))
+    assert compare.main([str(run), "--output", str(tmp_path / "page.html")]) == 0
+    assert "<table" in (tmp_path / "page.html").read_text()
+
+
+def test_a_summary_that_is_nested_beyond_all_bounds_is_none(tmp_path):
+    run = make(tmp_path / "a")
+    (run / rundir.SUMMARY).write_text("[" * 100_000)
+    assert read(run).state == "starting"
 
 
 def test_a_directory_in_the_place_of_the_lines_is_said(tmp_path):
