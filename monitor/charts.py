@@ -177,7 +177,8 @@ def _y_axis(up: Axis, left: float, right: float, label: str) -> list[str]:
 def svg(title: str, description: str, parts: Sequence[str], height: float, width: float = WIDTH) -> str:
     """The whole, which scales down to its place but not up beyond its size."""
     drawn = "".join(parts)
-    name = f"chart{crc32(f'{description}{drawn}'.encode(errors="replace")):08x}"
+    whole = f"{description}{drawn}".encode(errors="replace")
+    name = f"chart{crc32(whole):08x}"
     return (
         f'<svg class="chart" viewBox="0 0 {at(width)} {at(height)}" style="max-width:{at(width * 1.25)}px" '
         f'role="img" aria-labelledby="{name}t {name}d"><title id="{name}t">{escape(title)}</title>'

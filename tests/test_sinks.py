@@ -80,7 +80,7 @@ def test_the_next_process_goes_on_behind_the_last_line_that_was_passed_on(tmp_pa
 
 def test_lines_that_are_no_update_are_left_out(tmp_path):
     path = tmp_path / "x"
-    damages = [{"time": "x"}, {"time": 10**400}, {"steps": None}, {"steps": 1.5}, {"steps": -1}, {"steps": 2**63}]
+    damages = [{"time": "x"}, {"time": 10**400}, *({"steps": steps} for steps in (None, 1.5, -1, 2**63))]
     write(path, [line(1), {"version": 2}, *(line(3) | damage for damage in damages), line(6)])
     sink = Kept()
     pass_on(path, sink, sinks.Position())
