@@ -227,14 +227,13 @@ def test_a_stopped_run_goes_on_and_a_done_one_where_it_is_told_to(run):
 @pytest.mark.parametrize("sim", [pytest.param("breakout", marks=pytest.mark.soak), "cartpole"])
 def test_a_sync_run_that_was_killed_and_stopped_equals_one_that_was_not(run, sim):
     whole = run("whole", SYNC.format(sim=sim)).start()
-    expected = whole.end()
     one = run("broken", SYNC.format(sim=sim)).start()
     one.reaches(30)
     one.kill()
     one.start()
     one.reaches(60)
     assert one.end(signal.SIGTERM)["state"] == "stopped"
-    summary = one.start().end()
+    summary, expected = one.start().end(), whole.end()
     assert (summary["state"], summary["version"], summary["resume"]["exact"]) == ("done", 120, True)
     assert one.policy() == whole.policy()
     for name in ("version", "steps", "updates", "score", "solved_at_seconds"):
@@ -248,7 +247,6 @@ def test_a_sync_run_that_was_killed_and_stopped_equals_one_that_was_not(run, sim
 def test_a_sync_run_killed_at_random_moments_equals_one_that_was_not(run, sim):
     """Starts, steps, checkpoints and ends included; HEADRACE_SYNC_KILLS: how often."""
     whole = run("whole", SYNC.format(sim=sim)).start()
-    expected = whole.end()
     one, dice = run("broken", SYNC.format(sim=sim)), random.Random(2)
     for _ in range(SYNC_KILLS):
         one.start("checkpoint.interval_seconds=0.01")
@@ -257,7 +255,7 @@ def test_a_sync_run_killed_at_random_moments_equals_one_that_was_not(run, sim):
         one.kill()
         if (rundir.read_json(one.path / rundir.SUMMARY) or {}).get("state") == "done":
             break
-    summary = one.start("--resume").end()
+    summary, expected = one.start("--resume").end(), whole.end()
     assert (summary["state"], summary["version"]) == ("done", 120)
     assert one.policy() == whole.policy()
     assert (summary["steps"], summary["score"]) == (expected["steps"], expected["score"])
