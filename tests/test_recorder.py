@@ -162,7 +162,7 @@ def test_a_whole_run_is_recorded_to_its_end_though_its_recorder_is_killed(start)
 
 @pytest.mark.soak
 def test_recorders_killed_for_half_a_minute_keep_every_block_they_wrote(start):
-    small = ("archive.shard_bytes=200kB", "archive.total_bytes=100MB")
+    small = ("archive.shard_bytes=200KB", "archive.total_bytes=100MB")
     run = start(*WHOLE, *QUICK, *small, "stop.versions=100000")
     run.running()
     end, kills, pid = time.monotonic() + 30, 0, None
