@@ -352,6 +352,37 @@ def test_a_block_that_cannot_be_written_whole_is_not_there_at_all(tmp_path, monk
     assert left == [0, 2]
 
 
+@pytest.mark.parametrize("fails", ["rename", "write"])
+def test_a_shard_that_could_not_be_sealed_is_sealed_once_it_can(tmp_path, monkeypatch, fails):
+    """And its descriptor is closed once: a second time it could be somebody else's."""
+    made, told, closed = Trajectories(), [], []
+    cuts = all_of(made.plan)
+    store = store_of(tmp_path, schema_of(made.plan, cuts), told=told)
+    assert store.write(block_of(made.plan, cuts, [made.slot()]))
+    fd, close = store._shard._fd, os.close
+
+    def refuse(*_):
+        raise OSError(28, os.strerror(28))
+
+    def counted(one):
+        closed.append(one)
+        close(one)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", counted)
+        patch.setattr(*((type(tmp_path), "rename") if fails == "rename" else (os, "pwrite")), refuse)
+        store._does(store._close_shard)
+    assert (store.halted, store.errors) == (True, 1)
+    assert closed.count(fd) == 1
+    store._retry = 0.0
+    assert store.write(block_of(made.plan, cuts, [made.slot()]))
+    assert store.shards == 1
+    store.close()
+    (shard,) = shards.find(tmp_path)
+    assert shard.suffix == ".zst"
+    assert [record.sequence for record in records(shard)] == [0, 1]
+
+
 def test_a_folder_that_is_lost_is_made_again(tmp_path):
     made, folder = Trajectories(), tmp_path / "archive"
     cuts = all_of(made.plan)

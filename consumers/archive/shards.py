@@ -134,12 +134,12 @@ class Shard:
         index = index_of(self._table)
         self._write(index)
         self.sync()
-        os.close(self._fd)
         self._sha256.update(index)
         self.bytes += len(index)
         sealed = self.path.with_suffix(".zst")
         self.path.rename(sealed)
         sync_folder(sealed.parent)
+        os.close(self._fd)  # last, so that who hears of an error has it to close
         return sealed, self._sha256.hexdigest()
 
     def abandon(self) -> None:

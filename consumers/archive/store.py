@@ -93,7 +93,7 @@ class Store:
 
     def _roomy(self, size: int) -> bool:
         try:
-            disk = os.statvfs(self.folder.parent)
+            disk = os.statvfs(self.folder)
         except OSError as error:
             self._trouble(error)
             return False
@@ -144,7 +144,8 @@ class Store:
         try:
             path, sha256 = shard.seal()
         except OSError:
-            shard.abandon()  # whole blocks without a seek table: the next recorder finds it and tries again
+            shard.abandon()  # whole blocks without a seek table
+            self._ready = False  # it is taken up again before the next block
             raise
         self._sealed[path] = sha256, shard.bytes, time.time()
 
