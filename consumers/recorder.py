@@ -37,7 +37,6 @@ from ringbuf import RECORDER_COUNTERS, Control, Plan, Ring
 
 FOLDER = "archive"
 BLOCK_BYTES = 1 << 20  # of a block, from which on it is written
-BLOCK_RECORDS = 4096  # likewise
 QUEUE_BLOCKS = 16  # that wait to be written, or two slots' where that is more
 SHORTEST_SECONDS, LONGEST_SECONDS = 0.001, 0.1  # between two looks at the rings
 LOOKS = 4  # in the time that a slot is sure to stay
@@ -213,7 +212,7 @@ class Recorder:
             self._count["steps"] += columns[self._valid].tobytes().count(1)
             gathering = self._gathering = self._gathering or Gathering(self._names)
             gathering.add(record, [*columns, memoryview(records)])
-            if gathering.bytes >= BLOCK_BYTES or len(gathering.records) >= BLOCK_RECORDS:
+            if gathering.bytes >= BLOCK_BYTES or len(gathering.records) >= blocks.MAX_RECORDS:
                 self._hand_over()
 
     def _hand_over(self) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from consumers.archive import blocks, reading
 from consumers.archive.blocks import Damaged
-from consumers.archive.episodes import Reader
+from consumers.archive.episodes import Assembler, Reader
 
 MOST_BYTES = 4 * blocks.MAX_RAW_BYTES
 
@@ -198,6 +198,43 @@ def test_a_count_of_records_that_is_not_theirs_is_refused(good, tmp_path):
     assert damage.offset == len(first)
 
 
+def test_more_records_than_a_writer_makes_are_refused_before_they_are_made(tmp_path):
+    path = tmp_path / "many.open"
+    count = blocks.MAX_RECORDS + 1
+    path.write_bytes(block(META, len(META), count=count))
+    damage, _ = read(path)
+    assert damage is not None
+    assert f"{count} records" in damage.why
+    with pytest.raises(ValueError, match="a block of"):
+        blocks.encode(blocks.DATA, META, [], 1, count)
+
+
+def test_a_second_schema_is_refused(good, tmp_path):
+    """Each could bring agents of its own, without end."""
+    _, found = good
+    path = tmp_path / "twice.open"
+    schema = block(found[0][1], found[0][0].meta, kind=blocks.SCHEMA, count=0)
+    path.write_bytes(schema + schema)
+    damage, _ = read(path)
+    assert damage is not None
+    assert damage.offset == len(schema)
+
+
+def test_agents_that_never_step_are_not_remembered(tmp_path):
+    """Nor do short parts of episodes cost more than they are reckoned with."""
+    shard, _ = write(tmp_path, slots=3, agents=400, end=0.0, horizon=1)
+    assembler = Assembler(open_bytes=100_000)
+    for schema, record in reading.records_of(shard):
+        assert list(assembler.take(schema, record)) == []
+        held = [part for one in assembler._open.values() for part in one.parts]
+        objects = [array for part in held for array in part.values()]
+        assert sum(map(sys.getsizeof, objects)) < 100_000
+    record.columns["valid"] = np.zeros_like(record.columns["valid"])
+    idle = Assembler()
+    assert list(idle.take(schema, record)) == []
+    assert not idle._open
+
+
 def test_nothing_that_reads_archives_can_run_code_of_theirs():
     """No pickle, neither by name nor by way of numpy."""
     code = (
@@ -224,6 +261,6 @@ def test_what_no_reader_would_take_no_writer_makes():
     with pytest.raises(ValueError, match="a block of"):
         blocks.encode(blocks.DATA, META, [[np.zeros(65 << 20, np.uint8)]], 1)
     with pytest.raises(ValueError, match="a block of"):
-        blocks.encode(blocks.DATA, bytes(2 << 20), [], 1)
+        blocks.encode(blocks.DATA, bytes(blocks.MAX_META_BYTES + 1), [], 1)
     header = blocks.encode(blocks.DATA, META, [], 1)[0]
     assert len(header) == blocks.HEADER.size == struct.calcsize("<II8sIIQQQQqqI")

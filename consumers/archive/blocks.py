@@ -30,7 +30,8 @@ MAX_RAW_BYTES = (
     64 << 20
 )  # of one block, decompressed; a writer stays far below where one agent's segment is not more
 MAX_COMPRESSED_BYTES = MAX_RAW_BYTES + (MAX_RAW_BYTES >> 7) + 1024  # what zstd can make of it
-MAX_META_BYTES = 1 << 20
+MAX_META_BYTES = 4 << 20
+MAX_RECORDS = 4096
 MAX_COLUMNS = 64
 BIN32 = b"\xc6"
 BIN_BYTES = 5  # before the bytes of a column
@@ -96,7 +97,7 @@ def encode(
         size = sum(memoryview(buffer).nbytes for buffer in column)
         parts += [BIN32 + size.to_bytes(4, "big"), *column]
     raw = sum(memoryview(part).nbytes for part in parts)
-    if raw > MAX_RAW_BYTES or len(meta) > MAX_META_BYTES:
+    if raw > MAX_RAW_BYTES or len(meta) > MAX_META_BYTES or count > MAX_RECORDS:
         raise ValueError(f"a block of {raw} bytes, {len(meta)} of them about the rest")
     compressor = zstandard.ZstdCompressor(level=level, write_checksum=True).compressobj(size=raw)
     frame = [piece for part in parts if (piece := compressor.compress(part))] + [compressor.flush()]
@@ -132,6 +133,8 @@ def read_header(data: bytes, file: str, offset: int) -> tuple[Header, int]:
             _damaged(
                 file, offset, f"a block of {getattr(header, name)} {name} bytes; at most {most} are read"
             )
+    if header.count > MAX_RECORDS:
+        _damaged(file, offset, f"a block of {header.count} records; at most {MAX_RECORDS} are read")
     if header.meta > header.raw:
         _damaged(file, offset, f"{header.meta} of {header.raw} bytes are about the rest")
     return header, crc

@@ -21,6 +21,7 @@ from consumers.archive.reading import Record
 from consumers.archive.schema import Schema
 
 OPEN_BYTES = 1 << 30  # of episodes that have not ended yet, over all agents
+ARRAY_BYTES = 160  # of an array, besides what is in it: most, where segments are short
 STEPWISE = ("obs", "action", "logprob", "mask", "reward")
 
 Key = tuple[str, int, int]  # run id, ring, row
@@ -100,13 +101,18 @@ class Assembler:
         for column, row in enumerate(cut.agents):
             key = schema.run_id, cut.ring, row
             if only is None:
-                yield from self._take(slot, column, row, self._follow(key, record))
+                one = self._follow(key, record)
+                yield from self._take(slot, column, row, one)
             elif key in only:
                 one = self._follow(key, record)
                 if one.parts:
                     yield from self._take(slot, column, row, one, 1)
                 if not one.parts:  # it has ended, or there is a hole in it
                     only.discard(key)
+            else:
+                continue
+            if not one.parts:
+                self._open.pop(key, None)
 
     def _take(
         self, slot: _Slot, column: int, row: int, one: _Open, most: int | None = None
@@ -125,7 +131,8 @@ class Assembler:
         if most is None or not ends:
             self._add(one, slot, column, begin, slot.horizon)
         if self._bytes > self._most:
-            self._drop(max(self._open.values(), key=lambda other: other.bytes))
+            largest = max(self._open, key=lambda key: self._open[key].bytes)
+            self._drop(self._open.pop(largest))
 
     def _follow(self, key: Key, record: Record) -> _Open:
         one = self._open.get(key)
@@ -141,7 +148,7 @@ class Assembler:
         if steps:
             one.parts.append(part)
             one.steps += steps
-            size = sum(values.nbytes for values in part.values())
+            size = sum(values.nbytes + ARRAY_BYTES for values in part.values())
             one.bytes += size
             self._bytes += size
 

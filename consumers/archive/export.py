@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from consumers.archive.episodes import Episode
 from consumers.archive.schema import Schema
 
+EPISODE_BYTES = 2048  # of one in memory, besides its steps
 FILE_BYTES = 256 << 20  # of steps in one npz file, or in one row group of a Parquet file
 INSTALL = {"pyarrow": "pip install pyarrow", "minari": "pip install 'minari[arrow]' pillow"}
 
@@ -50,7 +51,7 @@ def _chunks(episodes: Iterator[Episode]) -> Iterator[list[Episode]]:
             raise Mixed(f"episodes of {shape} and of {own}: export the runs one by one")
         shape = own
         held.append(episode)
-        size += episode.obs.nbytes + episode.action.nbytes + 32 * episode.length
+        size += EPISODE_BYTES + episode.obs.nbytes + episode.action.nbytes + 32 * episode.length
         if size >= FILE_BYTES:
             yield held
             held, size = [], 0
