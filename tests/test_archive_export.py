@@ -15,6 +15,8 @@ import torch
 from archives import Trajectories, all_of, block_of, schema_of, store_of, write
 from torch.utils.data import DataLoader
 
+from consumers.archive import __main__ as commands
+from consumers.archive import reading
 from consumers.archive.__main__ import main
 from consumers.archive.episodes import Reader
 from consumers.offline import Episodes
@@ -81,6 +83,31 @@ def test_ls_and_verify_tell_what_is_there_and_what_is_wrong(made, tmp_path):
     assert "and not there" in errors
     assert archive("ls", tmp_path / "nowhere")[0] == 2
     assert archive("look", folder)[0] == 2
+
+
+@pytest.mark.parametrize("number", ["-1", "0", "many"])
+def test_a_number_of_episodes_that_is_none_is_usage(made, tmp_path, number):
+    code, _, errors = archive(
+        "export", made[0], "--format", "npz", "--out", tmp_path / "x", "--episodes", number
+    )
+    assert code == 2
+    assert "needs a whole number" in errors
+
+
+def test_shards_that_are_sealed_or_deleted_meanwhile_are_no_damage(shards, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "archive"
+    shutil.copytree(shards[0], folder)
+    found = reading.find([folder, folder / "shard-000000.zst"])
+    assert len(found) == 10, "named twice, read once"
+    found[0].unlink()
+    moved = [path.with_suffix(".open") if path == found[-1] else path for path in found]
+    assert commands.ls(moved) == 0
+    out = capsys.readouterr().out
+    assert "shard-000000" not in out
+    assert "shard-000009.zst" in out
+    monkeypatch.setattr(commands, "read_sums", lambda folder: {})
+    assert commands.verify(moved) == 0
+    assert "good" in capsys.readouterr().out
 
 
 def test_npz_holds_every_whole_episode(made, tmp_path):

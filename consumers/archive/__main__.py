@@ -31,18 +31,21 @@ def ls(paths: Sequence[Path]) -> int:
     code = exits.DONE
     row = "{:<28} {:>12} {:>8} {:>8} {:>7} {:>19}  {}"
     print(row.format("shard", "bytes", "blocks", "records", "ratio", "versions", "sealed"))
-    for path in paths:
+    for path in map(reading.now_at, paths):
         found: list[Header] = []
         try:
+            facts = path.stat()
             found.extend(header for _, header, _ in reading.frames_of(path))
+        except FileNotFoundError:  # the oldest of a run under way
+            continue
         except Damaged as damage:
             code = _complain(damage)
         data = [header for header in found if header.kind == DATA]
         raw, packed = sum(one.raw for one in data), sum(one.compressed for one in data)
         versions = f"{min(one.oldest for one in data)}-{max(one.newest for one in data)}" if data else "-"
-        sealed = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(path.stat().st_mtime))
+        sealed = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(facts.st_mtime))
         print(row.format(
-            path.name, path.stat().st_size, len(data), sum(one.count for one in data),
+            path.name, facts.st_size, len(data), sum(one.count for one in data),
             f"{raw / packed:.2f}" if data else "-", versions,
             "being written" if path.suffix == ".open" else sealed,
         ))  # fmt: skip
@@ -52,11 +55,13 @@ def ls(paths: Sequence[Path]) -> int:
 def verify(paths: Sequence[Path]) -> int:
     """Decompresses and checks everything, and the sums of the folders that the shards lie in."""
     code, steps, episodes = exits.DONE, 0, 0
-    for path in paths:
+    for path in map(reading.now_at, paths):
         try:
             for _, record in reading.records_of(path):
                 steps += int((record.columns["valid"] != 0).sum())
                 episodes += len(record.episodes)
+        except FileNotFoundError:  # the oldest of a run under way
+            continue
         except Damaged as damage:
             code = _complain(damage)
     for folder in sorted({path.parent for path in paths}):
@@ -97,6 +102,13 @@ def write(paths: Sequence[Path], kind: str, out: str, most: int | None) -> int:
     return code
 
 
+def _count(text: str) -> int:
+    """Of episodes."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"found {text!r}; needs a whole number (1 or more)")
+    return int(text)
+
+
 def _complain(problem: Damaged | str) -> int:
     print(problem, file=sys.stderr)
     return PROBLEMS
@@ -115,7 +127,7 @@ def main(arguments: Sequence[str]) -> int:
         if name == "export":
             command.add_argument("--format", choices=("npz", "parquet", "minari"), required=True)
             command.add_argument("--out", required=True, help="folder, or the name of a Minari dataset")
-            command.add_argument("--episodes", type=int, help="at most so many")
+            command.add_argument("--episodes", type=_count, help="at most so many")
     options = parser.parse_args(arguments)
     try:
         paths = reading.find(options.paths)

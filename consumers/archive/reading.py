@@ -55,7 +55,12 @@ def find(paths: Iterable[Path]) -> list[Path]:
             found.append(path)
         else:
             raise FileNotFoundError(f"{path}: no such file")
-    return found
+    return list(dict.fromkeys(found))  # an archive may be named beside its run
+
+
+def now_at(path: Path) -> Path:
+    """Where a shard is that may have been sealed since it was found."""
+    return path.with_suffix(".zst") if path.suffix == ".open" and not path.exists() else path
 
 
 def frames_of(path: Path) -> Iterator[tuple[int, Header, bytes]]:
@@ -101,6 +106,8 @@ def records_of(path: Path) -> Iterator[tuple[Schema, Record]]:
     schema, episode = None, np.dtype([])
     for offset, block in blocks_of(path):
         if block.header.kind == SCHEMA:
+            if schema is not None:
+                raise Damaged(str(path), offset, "a second schema")
             schema = Schema.read(block, str(path), offset)
             episode = _episode(schema)
         elif schema is None:
