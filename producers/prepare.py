@@ -16,6 +16,7 @@ from producers import cores, footprint, native, probing, program, takeover
 
 SNAPSHOT_MARGIN_BYTES = 1 << 20
 RECORDED_BYTES = 32 << 20  # of one agent in one slot: half of what a reader of archives takes for a block
+RECORDED_AGENTS = 500_000  # whose numbers are half of what it takes for a schema
 OTHER_PROCESSES = 6  # in the process table: supervisor, exporter, recorder, evaluator, two sinks
 
 
@@ -182,11 +183,25 @@ class Layout:
         except (ValueError, ringbuf.RingError) as error:
             slot = f"a slot of {settings.rollout.horizon} steps of {settings.producers.agents} agents"
             raise document.error("rollout.horizon", f"{slot} is impossible: {error}") from None
+        if settings.archive.enabled:
+            self._check_archive(prepared)
+        self._check_learners(prepared)
+
+    def _check_archive(self, prepared: Prepared) -> None:
+        """Whether its blocks hold what is to be recorded, and its schema the numbers of whom. Raises
+        ConfigError."""
+        archive, document = prepared.config.archive, prepared.document
         part = self.plans[0].payload_bytes // self.plans[0].agents
-        if settings.archive.enabled and part > RECORDED_BYTES:
+        if part > RECORDED_BYTES:
             why = f"an agent's part of a slot is {part} bytes; at most {RECORDED_BYTES} can be recorded"
             raise document.error("archive.enabled", f"{why}: make rollout.horizon smaller")
-        self._check_learners(prepared)
+        tapped = [plan for plan in self.plans if archive.rings == "all" or plan.ring in archive.rings]
+        agents = sum(plan.agents for plan in tapped)
+        recorded = int(archive.fraction * agents)
+        if recorded > RECORDED_AGENTS:
+            raise document.error(
+                "archive.fraction", f"{recorded} of {agents} agents; needs {RECORDED_AGENTS} or fewer"
+            )
 
     @property
     def warnings(self) -> list[str]:

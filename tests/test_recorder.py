@@ -138,6 +138,8 @@ def test_what_would_fit_no_block_is_refused_before_the_start(tmp_path):
     ):
         Layout(prepare(str(file), ["rollout.horizon=1e6"]))
     Layout(prepare(str(file), ["rollout.horizon=1e6", "archive.enabled=false"]))
+    with pytest.raises(ConfigError, match=r"archive\.fraction: .* agents; needs 500000 or fewer"):
+        Layout(prepare(str(file), ["producers.agents=600000", "rollout.horizon=2", "archive.fraction=1"]))
 
 
 def test_a_whole_run_is_recorded_to_its_end_though_its_recorder_is_killed(start):
