@@ -37,7 +37,7 @@ class Optimizer:
     ):
         """Takes over the parameters' gradients, which are 0 afterwards. `tables`: those whose rows are looked
         up, and that are no matrix of a product: AdamW moves them in any case."""
-        parameters = [p for p in parameters if p.requires_grad and p.numel()]  # a user's module may have empty ones
+        parameters = [p for p in parameters if p.requires_grad and p.numel()]  # a module may have empty ones
         looked_up = {id(p) for p in tables}
         self._max_norm = settings.max_grad_norm
         self._runs = [_Run(run) for run in _side_by_side(parameters)]
