@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from consumers.actors import Rows
 from consumers.modules import make
 from producers.opaque import Opaque
+from producers.program import Program
 
 
 class ModuleActor:
@@ -17,7 +18,7 @@ class ModuleActor:
     def __init__(self, program: Opaque, agents: int):
         """Raises ProgramError where the class cannot be made."""
         torch.set_num_threads(1)
-        self.program = program
+        self.program: Program = program
         self._model = make(program).requires_grad_(False).eval()
 
     def load(self, flat: Rows) -> None:

@@ -23,11 +23,13 @@ def png(rgb: NDArray[np.uint8]) -> bytes:
     rows = np.zeros((height, 1 + 3 * width), np.uint8)  # each begins with the number of its filter: none
     rows[:, 1:] = rgb.reshape(height, 3 * width)
     header = struct.pack(">IIBBBBB", width, height, EIGHT_BITS, RGB, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + b"".join((
-        _chunk(b"IHDR", header),
-        _chunk(b"IDAT", zlib.compress(rows, COMPRESSION)),
-        _chunk(b"IEND", b""),
-    ))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        (
+            _chunk(b"IHDR", header),
+            _chunk(b"IDAT", zlib.compress(rows.tobytes(), COMPRESSION)),
+            _chunk(b"IEND", b""),
+        )
+    )
 
 
 def _chunk(kind: bytes, data: bytes) -> bytes:

@@ -44,9 +44,7 @@ class Stage:
         self._logits: Rows = np.zeros((self.agents, program.logits), np.float32)
         self._value: Rows | None = None
         self._log_std: Rows | None = None
-        self._actions: NDArray = np.zeros(
-            (self.agents, program.heads), program.buffers[program.action].dtype
-        )
+        self._actions: NDArray = np.zeros((self.agents, program.heads), program.buffers[program.action].dtype)
 
     def load(self, flat: Rows) -> None:
         """Plays on with these weights."""
@@ -59,7 +57,7 @@ class Stage:
         """Has the policy look at what is there and choose: the likeliest action, or one by chance as in
         training. Once a step: it carries the recurrent state."""
         worlds = self._worlds
-        ended = worlds.terminated | (worlds.valid ^ 1)
+        ended = (worlds.terminated | (worlds.valid ^ 1)).astype(np.uint8, copy=False)
         self._logits, self._value = self._actor.look(worlds.obs, self._state, ended)
         if greedy:
             self._actions = self._likeliest()
