@@ -41,11 +41,12 @@ def test_killed_learners_and_a_new_run_from_the_checkpoint_go_on_bit_for_bit(liv
 def test_a_roll_back_takes_up_the_anchor_of_its_checkpoint(live, arm):
     run = live(*ARMS[arm], "learner.nonfinite_steps=3", "stop.versions=9")
     run.start("nan:6")
-    assert run.until(lambda: run.counters()["rollbacks"] == 1)
+    back = lambda: [event for event in run.events() if event["event"] == "rolled_back"]  # noqa: E731
+    assert run.until(back), "it is counted before it is told of"
     run.kill()
     run.learner()
     assert run.finish() == 0
-    (event,) = [event for event in run.events() if event["event"] == "rolled_back"]
+    (event,) = back()
     assert (event["from_version"], event["checkpoint"]) == (6, "version-000000000")
     assert run.saved().state["updates"] == 2
     saved = run.saved().learner["update"]["anchor"]
