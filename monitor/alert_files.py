@@ -18,6 +18,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from config import exits
 from monitor.alert_cases import (
     CASES,
     HEALTHY,
@@ -32,6 +33,7 @@ from monitor.alerts import ALERTS, PREFIX, RULES, Alert
 FOLDER = Path(__file__).resolve().parent / "prometheus"
 TARGET = "127.0.0.1:9108"
 SCRAPE = "{15s}"
+SMALLEST_SCALE = Fraction(1, 1000)  # then what was a day is a minute and a half
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _BRACED = re.compile(r"\{(\d+(?:\.\d+)?)([smhd]?)\}")
@@ -239,17 +241,47 @@ def write(folder: Path, made: dict[str, str]) -> None:
         (folder / name).write_text(text)
 
 
+def scale(text: str) -> Fraction:
+    """Of the command line. Raises ValueError, as the next two do."""
+    try:
+        value = Fraction(text)
+    except ZeroDivisionError:
+        raise ValueError(text) from None
+    if not SMALLEST_SCALE <= value <= 1:
+        raise ValueError(text)
+    return value
+
+
+def duration(text: str) -> str:
+    """As Prometheus writes it, with one unit."""
+    if not re.fullmatch("0*[1-9][0-9]*(ms|s|m|h)", text, re.ASCII):
+        raise ValueError(text)
+    return text
+
+
+def target(text: str) -> str:
+    """HOST:PORT."""
+    port = text.rpartition(":")[2]
+    if not re.fullmatch(r"([^\s/:@?#]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}", text, re.ASCII) or int(port) > 65535:
+        raise ValueError(text)
+    return text
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m monitor.alert_files", description="Writes the files of Prometheus."
     )
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
-    parser.add_argument("--scale", type=Fraction, default=Fraction(1), help="of all times, as 1/60")
-    parser.add_argument("--scrape", help="time between scrapes, as 1s; otherwise 15 s, scaled")
-    parser.add_argument("--target", action="append", help=f"host:port of an exporter; {TARGET}")
+    parser.add_argument("--scale", type=scale, default=Fraction(1), help="of all times, as 1/60")
+    parser.add_argument("--scrape", type=duration, help="time between scrapes, as 1s; 15 s, scaled")
+    parser.add_argument("--target", type=target, action="append", help=f"an exporter; {TARGET}")
     options = parser.parse_args(arguments)
-    write(options.folder, files(options.scale, options.scrape, options.target or (TARGET,)))
-    return 0
+    try:
+        write(options.folder, files(options.scale, options.scrape, options.target or (TARGET,)))
+    except OSError as error:
+        print(error, file=sys.stderr)
+        return exits.MISSING
+    return exits.DONE
 
 
 if __name__ == "__main__":

@@ -205,17 +205,25 @@ def observe(options: argparse.Namespace, stop: threading.Event) -> int:
             service.end()
 
 
+def port(text: str) -> int:
+    """Of the command line. Raises ValueError."""
+    if not text.isdecimal() or not 0 < int(text) < 1 << 16:
+        raise ValueError(text)
+    return int(text)
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m monitor.observe", description="Watches runs with Prometheus."
     )
     parser.add_argument("runs", nargs="*", type=Path, metavar="RUN DIRECTORY")
-    parser.add_argument("--target", action="append", default=[], help="host:port of an exporter")
-    parser.add_argument("--port", type=int, default=9090, help="of Prometheus")
-    parser.add_argument("--grafana-port", type=int, default=3000)
+    parser.add_argument("--target", type=alert_files.target, action="append", default=[],
+                        help="host:port of an exporter")  # fmt: skip
+    parser.add_argument("--port", type=port, default=9090, help="of Prometheus")
+    parser.add_argument("--grafana-port", type=port, default=3000)
     parser.add_argument("--data", type=Path, default=DATA, help="folder of Prometheus' data and of the logs")
-    parser.add_argument("--scale", type=Fraction, default=Fraction(1), help="of all times in alerts, as 1/60")
-    parser.add_argument("--scrape", help="time between scrapes, as 1s")
+    parser.add_argument("--scale", type=alert_files.scale, default=Fraction(1), help="of all times, as 1/60")
+    parser.add_argument("--scrape", type=alert_files.duration, help="time between scrapes, as 1s")
     options = parser.parse_args(arguments)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

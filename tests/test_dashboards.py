@@ -9,7 +9,8 @@ import pytest
 import yaml
 from prom import needs_promtool, promtool
 
-from monitor.grafana import boards, reading, units
+from config import exits
+from monitor.grafana import boards, draw, reading, units
 from monitor.grafana.queries import HISTOGRAM_SUFFIXES, TARGET_LABELS, one
 from monitor.metrics import METRICS, PREFIX
 
@@ -262,3 +263,11 @@ def test_the_part_that_others_wait_for_holds_the_run_up(tmp_path, credit, answer
     case = {"interval": "1m", "input_series": series, "promql_expr_test": [asked | {"exp_samples": [wanted]}]}
     path.write_text(json.dumps({"tests": [case]}))
     promtool("test", "rules", path)
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:1", "garbage"])
+def test_a_prometheus_that_cannot_be_asked_is_named(tmp_path, capsys, address):
+    assert draw.main([address, str(tmp_path)]) == exits.MISSING
+    told = capsys.readouterr().err
+    assert told.startswith(f"{address}: ")
+    assert told.count("\n") == 1

@@ -150,6 +150,21 @@ def test_a_port_that_is_taken_is_named_with_the_option_that_gives_another(tmp_pa
     assert "--port" in said
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--port", "99999"], ["--port", "0"], ["--grafana-port", "x"], ["--target", "garbage"],
+        ["--target", "a:b:c"], ["--target", "1.2.3.4:99999"], ["--scale", "0"], ["--scale", "1/0"],
+        ["--scale", "-1"], ["--scrape", "0s"], ["--scrape", "banana"],
+    ],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_usage(tmp_path, capsys, wrong):
+    with pytest.raises(SystemExit) as caught:
+        observe.main(["--data", str(tmp_path), *wrong])
+    assert caught.value.code == 2
+    assert f"argument {wrong[0]}: invalid" in capsys.readouterr().err
+
+
 def test_what_is_watched_are_the_runs_and_targets_asked_for(tmp_path):
     rundir.write_json(tmp_path / rundir.STATUS, {"address": "http://127.0.0.1:5"})
     assert observe.targets([tmp_path], ["host:6"]) == ["host:6", "127.0.0.1:5"]

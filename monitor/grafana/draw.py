@@ -19,6 +19,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from config import exits
 from monitor.charts import Axis, at, ticks
 from monitor.grafana.reading import Panel, Query, dashboards, filled, panels
 from monitor.grafana.units import round_in, shown
@@ -304,12 +305,18 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--window", default="60s", help="of rates")
     options = parser.parse_args(arguments)
     recorded = Recorded(options.address, options.end or time.time(), 60 * options.minutes, options.window)
-    options.folder.mkdir(parents=True, exist_ok=True)
-    for uid, dashboard in dashboards().items():
-        path = options.folder / f"{uid.replace('headrace-', 'grafana-')}.svg"
-        path.write_text(picture(dashboard, recorded))
-        print(path)
-    return 0
+    if not options.minutes > 0:
+        parser.error(f"--minutes: found {options.minutes:g}; needs more than 0")
+    try:
+        options.folder.mkdir(parents=True, exist_ok=True)
+        for uid, dashboard in dashboards().items():
+            path = options.folder / f"{uid.replace('headrace-', 'grafana-')}.svg"
+            path.write_text(picture(dashboard, recorded))
+            print(path)
+    except (OSError, ValueError) as error:  # of a Prometheus that is none, of a disk
+        print(f"{options.address}: {error}", file=sys.stderr)
+        return exits.MISSING
+    return exits.DONE
 
 
 if __name__ == "__main__":
