@@ -7,7 +7,9 @@ else: the exporter, scraped and with one viewer of the live page; the recorder o
 evaluator, which stands by. Then what ten more viewers cost the exporter, and a scrape of 64 producers.
 
 The ratio of a pair is its own; their median comes with the interval that holds it 95 times in 100 whatever
-their distribution. CPU times tell the same more exactly, where a run has all cores busy.
+their distribution. Where other programs take cores away by turns, that interval is wide. Then steps per
+CPU-second of producers and learners tell whether observers slow these down, and the observers' own CPU
+seconds how much of the cores they take.
 """
 
 from __future__ import annotations
@@ -28,9 +30,9 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -43,6 +45,7 @@ from monitor.lines import Follower
 OBSERVED = ["archive.enabled=true", "archive.fraction=0.01", "watch.enabled=auto", "monitor.port=0",
             "supervisor.hung_seconds=1e6", "evaluate.episodes=0"]  # fmt: skip
 ROLES = ("exporter", "recorder", "evaluator", "sink")
+WORKERS = ("producer", "learner", "server")
 SETTLE_SECONDS = 1.5  # between two windows: what was held back in one must not be done in the other
 SCRAPE_SECONDS = 5.0  # three times as often as monitor/prometheus/prometheus.yml
 START_SECONDS = 300.0
@@ -100,6 +103,15 @@ class Audience:
                     self.failures += 1
 
 
+class Window(NamedTuple):
+    """A span of time, from one Unix time to another."""
+
+    begin: float
+    end: float
+    work_seconds: float
+    """CPU time of those who work in it."""
+
+
 class Watched:
     """A run under way."""
 
@@ -107,8 +119,9 @@ class Watched:
         self.path = path
         status = _until(path, process)
         self.address = str(status["address"])
-        self.observers = {f"{one['role']} {one['index']}": int(one["pid"]) for one in status["processes"]
-                          if one["role"] in ROLES}  # fmt: skip
+        pids = {f"{one['role']} {one['index']}": int(one["pid"]) for one in status["processes"]}
+        self.observers = {name: pid for name, pid in pids.items() if name.startswith(ROLES)}
+        self._workers = {name: pid for name, pid in pids.items() if name.startswith(WORKERS)}
 
     def send(self, number: signal.Signals) -> None:
         """To all observers."""
@@ -117,15 +130,24 @@ class Watched:
 
     def cpu_seconds(self) -> dict[str, float]:
         """Of each observer so far."""
-        found = {name: procfs.usage(pid) for name, pid in self.observers.items()}
-        return {name: used.cpu_seconds for name, used in found.items() if used is not None}
+        return _cpu_seconds(self.observers)
 
-    def steps_at(self, times: Sequence[float]) -> list[float]:
-        """Steps trained on at these Unix times, between two updates in proportion."""
+    def work_seconds(self) -> float:
+        """CPU time of all who simulate, act and train, so far."""
+        return sum(_cpu_seconds(self._workers).values())
+
+    def steps_in(self, window: Window) -> float:
+        """Steps trained on; of an update that was under way at an end of it in proportion."""
         with contextlib.closing(Follower(self.path / rundir.METRICS)) as follower:
             lines = [(line["time"], line["steps"]) for line in follower.lines()]
         when, steps = zip(*lines)
-        return np.interp(times, when, steps).tolist()
+        first, last = np.interp((window.begin, window.end), when, steps)
+        return float(last - first)
+
+
+def _cpu_seconds(pids: Mapping[str, int]) -> dict[str, float]:
+    found = {name: procfs.usage(pid) for name, pid in pids.items()}
+    return {name: used.cpu_seconds for name, used in found.items() if used is not None}
 
 
 def _until(path: Path, process: subprocess.Popen[bytes]) -> dict[str, Any]:
@@ -161,34 +183,32 @@ def watched(run_file: str, overrides: Sequence[str]) -> Iterator[Watched]:
 
 def pairs(run: Watched, audience: Audience, count: int, seconds: float) -> dict[str, Any]:
     """Ratios of steps/s with observers to those without, and what the observers used meanwhile."""
-    windows: list[dict[bool, tuple[float, float]]] = []
+    windows: list[dict[bool, Window]] = []
     used: dict[str, float] = dict.fromkeys(run.observers, 0.0)
     for _ in range(count):
-        pair: dict[bool, tuple[float, float]] = {}
+        pair: dict[bool, Window] = {}
         for on in random.sample((True, False), 2):
             audience.looks = on
             run.send(signal.SIGCONT if on else signal.SIGSTOP)
             time.sleep(SETTLE_SECONDS)
-            before, begin = run.cpu_seconds(), time.time()
+            before, worked, begin = run.cpu_seconds(), run.work_seconds(), time.time()
             time.sleep(seconds)
-            pair[on] = begin, time.time()
+            pair[on] = Window(begin, time.time(), run.work_seconds() - worked)
             if on:
                 after = run.cpu_seconds()
                 used = {name: used[name] + after[name] - before[name] for name in used}
         windows.append(pair)
     run.send(signal.SIGCONT)
     time.sleep(2 * SETTLE_SECONDS)  # the last lines are written
-    rates = {on: [_rate(run, pair[on]) for pair in windows] for on in (True, False)}
+    steps = {on: [run.steps_in(pair[on]) for pair in windows] for on in (True, False)}
+    rates = {on: [n / (w[on].end - w[on].begin) for n, w in zip(steps[on], windows)] for on in (True, False)}
+    worth = {on: [n / w[on].work_seconds for n, w in zip(steps[on], windows)] for on in (True, False)}
     return {
         "ratios": [a / b for a, b in zip(rates[True], rates[False])],
+        "work_ratios": [a / b for a, b in zip(worth[True], worth[False])],
         "steps_per_second": {"on": rates[True], "off": rates[False]},
         "cores": {name: one / (count * seconds) for name, one in used.items()},
     }
-
-
-def _rate(run: Watched, window: tuple[float, float]) -> float:
-    first, last = run.steps_at(window)
-    return (last - first) / (window[1] - window[0])
 
 
 def viewers(run: Watched, audience: Audience, count: int, seconds: float) -> list[float]:
@@ -245,13 +265,16 @@ def main() -> None:
 
 def told(figures: dict[str, Any]) -> list[str]:
     """The figures in words."""
-    ratios, scraped, more = figures["ratios"], figures["scrape"], figures["viewers_cores"]
+    ratios, work, scraped = figures["ratios"], figures["work_ratios"], figures["scrape"]
+    more = figures["viewers_cores"]
     low, high = median_interval(ratios)
     cores = ", ".join(f"{name} {share:.2%}" for name, share in figures["cores"].items())
     return [
         f"{figures['run']}, load {figures['load']:.1f} before; {os.cpu_count()} cores",
         f"watched / not watched: {statistics.median(ratios):.3f} [{low:.3f}, {high:.3f}] of the steps/s, "
         f"{len(ratios)} pairs",
+        f"per CPU-second of producers and learners: {statistics.median(work):.3f} "
+        "[{:.3f}, {:.3f}]".format(*median_interval(work)),
         f"{figures['messages']} messages seen by viewers, {figures['failed_scrapes']} failed scrapes",
         f"of a core meanwhile: {cores}; together {sum(figures['cores'].values()):.2%}",
         f"{MORE_VIEWERS} viewers more: {statistics.median(more):.2%} of a core "
