@@ -41,7 +41,8 @@ from ringbuf.segments import control_bytes, ring_bytes, weights_bytes
 __all__ = [
     "ABI", "AGE_BINS", "LAG_BINS", "LEARNER_COUNTERS", "LEARNER_GAUGES", "MAX_GROUPS", "MAX_LEARNERS",
     "MAX_PROCESSES", "MAX_SERVERS", "NONE", "PHASES", "PRODUCER_COUNTERS", "RECORDER_COUNTERS", "ROLES",
-    "SERVER_COUNTERS", "STATES", "STOP_REASONS", "Claim", "Control", "Field", "Lease", "Observation", "Plan", "ProcessInfo",
+    "SERVER_COUNTERS", "STATES", "STOP_REASONS", "Claim", "Control", "Field", "Lease", "Observation", "Plan",
+    "ProcessInfo",
     "ResourceMissing", "Ring", "RingError", "Weights", "admission", "books", "control_bytes",
     "ring_bytes", "segments", "weights_bytes",
 ]
