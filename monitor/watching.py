@@ -74,7 +74,7 @@ class Watching:
         try:
             self.command(handler.body)
         except Refused as error:
-            handler.answer(400, TEXT, f"{error}\n".encode())
+            handler.answer(400, TEXT, f"{error}\n".encode(errors="replace"))
         else:
             handler.answer(200, TEXT, b"ok\n")
 

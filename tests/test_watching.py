@@ -197,6 +197,7 @@ def test_what_is_no_json_is_refused(rig, body):
 def test_no_page_of_somebody_elses_may_wish_for_anything(served):
     assert post(served, {"paused": True}, Origin="http://elsewhere.example")[0] == 403
     assert post(served, {"paused": True, "x": "y"})[0] == 400
+    assert post(served, {"\ud800": True})[0] == 400
 
 
 def test_the_lease_is_renewed_while_somebody_watches(rig, served):
