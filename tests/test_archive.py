@@ -251,6 +251,30 @@ def _open_records(folder):
         return []
 
 
+@pytest.mark.parametrize("there", [10, 100])
+def test_a_block_that_is_written_while_it_is_read_is_no_damage(tmp_path, monkeypatch, there):
+    shard, _ = write(tmp_path, slots=2, blocks=2)
+    *_, (offset, header, _) = reading.frames_of(shard)
+    data, growing = shard.read_bytes(), shard.with_suffix(".open")
+    end = offset + blocks.HEADER.size + header.compressed
+    growing.write_bytes(data[: offset + there])
+
+    def late(function):
+        def read(*arguments):
+            try:
+                return function(*arguments)
+            except Damaged:
+                growing.write_bytes(data[:end])
+                raise
+
+        return read
+
+    for name in ("read_header", "read_frame"):
+        monkeypatch.setattr(reading, name, late(getattr(reading, name)))
+    assert len(list(reading.frames_of(growing))) == 2  # the schema, and the first
+    assert len(list(reading.frames_of(growing))) == 3
+
+
 def test_another_schema_begins_another_shard(tmp_path):
     folder = tmp_path / "archive"
     made = Trajectories()

@@ -74,11 +74,13 @@ def frames_of(path: Path) -> Iterator[tuple[int, Header, bytes]]:
                 stream.seek(offset)
                 _check_table(stream, table, offset, name)
                 return
+            end = offset + HEADER.size
             try:
                 header, crc = read_header(head, name, offset)
+                end += header.compressed
                 frame = read_frame(stream, header, crc, name, offset)
             except Damaged:
-                if not sealed and not stream.read(1):
+                if not sealed and (stream.tell() < end or not stream.read(1)):  # it may have grown since
                     return
                 raise
             yield offset, header, frame
