@@ -177,7 +177,7 @@ def watched(run_file: str, overrides: Sequence[str]) -> Iterator[Watched]:
         finally:
             if run is not None:
                 run.send(signal.SIGCONT)
-            process.send_signal(signal.SIGINT)
+            process.terminate()  # SIGINT is ignored by what a shell runs in the background
             process.wait()
 
 
