@@ -36,6 +36,13 @@ class Row:
     panels: Sequence[Panel]
 
 
+def _framed(panel: Any, title: str, description: str, unit: str, width: int, height: int) -> Any:
+    """What panels of all kinds have; their builders share no class that says so."""
+    return (
+        panel.title(title).description(description).unit(unit).datasource(SOURCE).span(width).height(height)
+    )
+
+
 def series(
     title: str,
     description: str,
@@ -51,13 +58,7 @@ def series(
     """Curves over time; `from_zero`: the axis begins at 0, as that of every amount should; `events`: what is
     counted in a window, which Prometheus stretches to whole windows, is shown as whole numbers."""
     panel = (
-        timeseries.Panel()
-        .title(title)
-        .description(description)
-        .unit(unit)
-        .datasource(SOURCE)
-        .span(width)
-        .height(height)
+        _framed(timeseries.Panel(), title, description, unit, width, height)
         .line_width(1)
         .fill_opacity(40 if stacked else 8)
         .show_points(common.VisibilityMode.NEVER)
@@ -97,13 +98,7 @@ def stat(
 ) -> Panel:
     """Numbers of this moment; `steps`: colours, and the value from which each holds."""
     panel = (
-        stats.Panel()
-        .title(title)
-        .description(description)
-        .unit(unit)
-        .datasource(SOURCE)
-        .span(width)
-        .height(height)
+        _framed(stats.Panel(), title, description, unit, width, height)
         .text_mode(SHOWS[shows])
         .graph_mode(common.BigValueGraphMode.NONE)
         .color_mode(common.BigValueColorMode.VALUE)
@@ -127,13 +122,7 @@ def heatmap(
 ) -> Panel:
     """Counts by bucket, that of `le`, over time."""
     return (
-        heatmaps.Panel()
-        .title(title)
-        .description(description)
-        .unit(unit)
-        .datasource(SOURCE)
-        .span(width)
-        .height(height)
+        _framed(heatmaps.Panel(), title, description, unit, width, height)
         .calculate(False)
         .hide_from(options.HideSeriesConfig().legend(False).tooltip(False).viz(False))
         .targets([
